@@ -1,0 +1,65 @@
+"""What every data set is turned into: inputs, one 0/1 label matrix, names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split of a data set, before any transform.
+
+    Attributes:
+        inputs: one entry per sample: the path of an image file, a ready PIL image (any sequence
+            that makes it on demand), or a row of an array of features ``[N, D]``.
+        targets: 1 for labels present, 0 for the others, uint8 ``[N, C]``.
+        ids: a name per sample, unique, stable between runs.
+    """
+
+    inputs: Sequence[Path] | Sequence[Any] | np.ndarray
+    targets: np.ndarray
+    ids: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if self.targets.ndim != 2 or self.targets.dtype != np.uint8:
+            raise ValueError(
+                f"targets must be uint8 [N, C]; got {self.targets.dtype} {self.targets.shape}"
+            )
+        if not len(self.inputs) == len(self.targets) == len(self.ids):
+            raise ValueError(
+                f"{len(self.inputs)} inputs, {len(self.targets)} rows of targets and "
+                f"{len(self.ids)} ids must be equally many"
+            )
+        if self.targets.size and self.targets.max() > 1:
+            raise ValueError(f"targets must hold only 0 and 1; got {self.targets.max()}")
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def subset(self, rows: np.ndarray) -> "Split":
+        """Return the samples at ``rows``, in that order."""
+        if isinstance(self.inputs, np.ndarray):
+            inputs: Any = self.inputs[rows]
+        else:
+            inputs = [self.inputs[row] for row in rows]
+        return Split(inputs, self.targets[rows], [self.ids[row] for row in rows])
+
+
+@dataclass(frozen=True)
+class MultiLabelData:
+    """A data set: class names in the order of the columns, a training and a test split."""
+
+    class_names: list[str]
+    train: Split
+    test: Split
+
+    def __post_init__(self) -> None:
+        for name, split in (("train", self.train), ("test", self.test)):
+            if split.targets.shape[1] != len(self.class_names):
+                raise ValueError(
+                    f"the {name} targets have {split.targets.shape[1]} columns for "
+                    f"{len(self.class_names)} class names"
+                )

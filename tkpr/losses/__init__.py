@@ -1,0 +1,1 @@
+"""The losses of the TKPR paper and of its competitors."""

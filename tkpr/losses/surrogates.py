@@ -1,0 +1,62 @@
+"""Surrogates of the 0-1 loss, as functions of the margin t (Cor. 2, App. E).
+
+A pair is ranked rightly when its margin t, the score of the label that should be on top minus the
+other's, is positive. Each surrogate falls with t.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tkpr.losses.inputs import choose
+
+
+def square(margin: Tensor) -> Tensor:
+    """l_sq(t) = (1 - t)^2."""
+    return (1 - margin).square()
+
+
+def exponential(margin: Tensor) -> Tensor:
+    """l_exp(t) = exp(-t).
+
+    The exponent stops at 79.7 in float32 (700 in float64), nine below the one that overflows, so
+    that sums of thousands of terms stay finite; a pair beyond that has no gradient.
+    """
+    return torch.exp(-margin.clamp(min=9 - math.log(torch.finfo(margin.dtype).max)))
+
+
+def logistic(margin: Tensor) -> Tensor:
+    """l_logit(t) = log(1 + exp(-t))."""
+    # softplus turns linear beyond its threshold; 60 keeps that step exact in float64
+    return F.softplus(-margin, threshold=60)
+
+
+def arctan(margin: Tensor) -> Tensor:
+    """l_arc(t) = -arctan(t): not convex, below zero for a pair in the right order."""
+    return -torch.atan(margin)
+
+
+def hinge(margin: Tensor) -> Tensor:
+    """l_hinge(t) = max(0, 1 - t)."""
+    return F.relu(1 - margin)
+
+
+SURROGATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "square": square,
+    "exponential": exponential,
+    "logistic": logistic,
+    "arctan": arctan,
+    "hinge": hinge,
+}
+
+
+def surrogate(name: str) -> Callable[[Tensor], Tensor]:
+    """Return the surrogate of that name.
+
+    >>> surrogate("square")(torch.tensor([0.0, 1.0, 3.0]))
+    tensor([1., 0., 4.])
+    """
+    return choose(name, SURROGATES, "surrogate")

@@ -1,0 +1,1 @@
+"""Models that timm does not have."""
