@@ -8,7 +8,9 @@ import hydra.utils
 from omegaconf import DictConfig
 
 
-def build(cfg: DictConfig, *args: Any, facts: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
+def build(
+    cfg: DictConfig, *args: Any, facts: Mapping[str, Any] | None = None, **kwargs: Any
+) -> Any:
     """Build the object that ``cfg._target_`` names.
 
     Args:

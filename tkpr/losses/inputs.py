@@ -38,9 +38,7 @@ def prepare(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     if targets.device.type == "cpu" and not torch.compiler.is_compiling():
         wrong = (targets != 0) & (targets != 1)
         if wrong.any():
-            raise ValueError(
-                f"targets must hold only 0 and 1; got {targets[wrong][0].item():.6g}"
-            )
+            raise ValueError(f"targets must hold only 0 and 1; got {targets[wrong][0].item():.6g}")
     dtype = torch.promote_types(logits.dtype, torch.float32)
     return logits.to(dtype), targets.to(dtype)
 
@@ -75,3 +73,23 @@ def choose(name: str, options: Mapping[str, T], what: str) -> T:
     if name not in options:
         raise ValueError(f"unknown {what} {name!r}: choose one of {', '.join(options)}")
     return options[name]
+
+
+def relevant_labels(targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Gather the few relevant labels of each row, so that no [B, C, C] tensor is needed.
+
+    Args:
+        targets: 1 for relevant labels, 0 for the others, ``[B, C]``.
+
+    Returns:
+        The columns of each row's relevant labels ``[B, N]``, where N is the largest number of them
+        in the batch, and which of these N places are real ``[B, N]``; the rest is padding.
+
+    >>> relevant_labels(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0]]))
+    (tensor([[1, 3],
+            [2, 0]]), tensor([[ True,  True],
+            [ True, False]]))
+    """
+    width = int(targets.sum(1).max())
+    present, columns = targets.sort(dim=1, descending=True, stable=True)
+    return columns[:, :width], present[:, :width].bool()

@@ -1,4 +1,4 @@
-"""Surrogates of the 0-1 loss, as functions of the margin t (Cor. 2, App. E).
+"""Surrogates of the 0-1 loss, as functions of the margin t (Cor. 3, App. E).
 
 A pair is ranked rightly when its margin t, the score of the label that should be on top minus the
 other's, is positive. Each surrogate falls with t.
