@@ -1,0 +1,78 @@
+"""The asymmetric loss; with other constants also focal loss, half-ASL and binary cross-entropy."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tkpr.losses.inputs import choose, prepare
+
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean}
+
+
+class AsymmetricLoss(nn.Module):
+    r"""ASL (Ridnik et al., ICCV 2021).
+
+    .. math::
+        \ell^+ = -(1 - p)^{\gamma_+} \log \max(p, \epsilon), \qquad
+        \ell^- = -p_m^{\gamma_-} \log \max(1 - p_m, \epsilon), \qquad p_m = \max(p - m, 0)
+
+    with p the sigmoid of the logit. CCD (Liu et al., CVPR 2022) trains its head with the same loss
+    and other constants: focal (gamma 1 / 1, no clip) and half-ASL (gamma_neg 1, gamma_pos 0, no
+    clip).
+
+    As in the original, the clamp at eps cuts the gradient of very wrong entries: a relevant label
+    with p < eps (a logit below -18.4) no longer learns. An irrelevant label with p <= m has neither
+    loss nor gradient.
+
+    Args:
+        gamma_neg: focusing power of irrelevant labels.
+        gamma_pos: focusing power of relevant labels.
+        clip: m, the shift of the probability of irrelevant labels; 0 for none.
+        eps: the lowest probability inside the logarithm.
+        detach_focus: treat the focusing factors as constants in the backward pass.
+        reduction: "sum" (the original's) or "mean" over all B * C entries.
+
+    >>> loss = AsymmetricLoss(gamma_neg=0, clip=0)  # binary cross-entropy
+    >>> loss(torch.zeros(1, 2), torch.tensor([[1, 0]]))
+    tensor(1.3863)
+    """
+
+    def __init__(
+        self,
+        gamma_neg: float = 4,
+        gamma_pos: float = 0,
+        clip: float = 0.05,
+        eps: float = 1e-8,
+        detach_focus: bool = True,
+        reduction: str = "sum",
+    ) -> None:
+        super().__init__()
+        if eps <= 0:
+            raise ValueError(f"eps must be above 0; got {eps}")
+        self.gamma_neg = gamma_neg
+        self.gamma_pos = gamma_pos
+        self.clip = clip
+        self.eps = eps
+        self.detach_focus = detach_focus
+        self.reduction = choose(reduction, REDUCTIONS, "reduction")
+
+    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the sum (or mean) over all entries."""
+        logits, targets = prepare(logits, targets)
+        relevant = targets == 1
+        probability = logits.sigmoid()
+        right = torch.where(relevant, probability, (1 - probability + self.clip).clamp(max=1))
+        log_right = right.clamp(min=self.eps).log()
+        if self.clip == 0:
+            # the same number, but 1 - p rounds to 0 beyond a logit of 17 in float32
+            exact = F.logsigmoid(-logits).clamp(min=math.log(self.eps))
+            log_right = torch.where(relevant, log_right, exact)
+        # not 0, where a power below 1 has no slope
+        wrong = (1 - right).clamp(min=torch.finfo(right.dtype).tiny)
+        focus = torch.where(relevant, wrong**self.gamma_pos, wrong**self.gamma_neg)
+        if self.detach_focus:
+            focus = focus.detach()
+        return self.reduction(-focus * log_right)

@@ -1,0 +1,167 @@
+"""Losses over pairs of a relevant and an irrelevant label of the same image.
+
+Notation: P and N- are the relevant and the irrelevant labels of a row, N and M their numbers, s the
+raw logits.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tkpr.losses.inputs import prepare, relevant_labels
+from tkpr.losses.surrogates import logistic
+from tkpr.losses.surrogates import surrogate as find_surrogate
+
+
+class RankingLoss(nn.Module):
+    r"""L_rank, the surrogate of the ranking loss (Sec. 3; Gao & Zhou, Artif. Intell. 2013).
+
+    .. math::
+        L_{rank}^\ell(f, y) = \frac{1}{N M} \sum_{i \in P} \sum_{j \in N_-} \ell(s_i - s_j)
+
+    With l = -arctan, which is consistent with the ranking loss (App. E), the value lies between
+    -pi/2 and pi/2 and is *negative* where the ranking is right.
+
+    Args:
+        surrogate: l: "arctan" (the paper's), "exponential", "logistic", "square" or "hinge".
+        rows: what the mean runs over. "all": rows without a pair add 0 and stay in the mean;
+            "valid": only rows with both relevant and irrelevant labels.
+
+    >>> logits = torch.tensor([[2.0, 1.0, 1.0]])
+    >>> RankingLoss()(logits, torch.tensor([[1, 0, 0]]))
+    tensor(-0.7854)
+    >>> RankingLoss()(logits, torch.tensor([[0, 1, 1]]))
+    tensor(0.7854)
+    """
+
+    def __init__(self, surrogate: str = "arctan", rows: str = "all") -> None:
+        super().__init__()
+        if rows not in ("all", "valid"):
+            raise ValueError(f"unknown rows {rows!r}: choose one of all, valid")
+        self.surrogate = find_surrogate(surrogate)
+        self.rows = rows
+
+    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the mean over the rows of the loss of each row."""
+        logits, targets = prepare(logits, targets)
+        num_relevant = targets.sum(1, keepdim=True)
+        num_pairs = num_relevant * (targets.shape[1] - num_relevant)
+        weights = (1 - targets) / num_pairs.clamp(min=1)
+        # one line of C margins per relevant label: sum(N) * C numbers instead of B * C * C
+        row, label = targets.nonzero(as_tuple=True)
+        scores = logits.index_select(0, row)
+        margins = scores.gather(1, label.unsqueeze(1)) - scores
+        total = (self.surrogate(margins) * weights.index_select(0, row)).sum()
+        if self.rows == "valid":
+            return total / (num_pairs > 0).sum().clamp(min=1)
+        return total / len(logits)
+
+
+class LSEP(nn.Module):
+    r"""Log-sum-exp pairwise loss (Li et al., CVPR 2017).
+
+    .. math::
+        L(f, y) = \log\Big(1 + \sum_{i \in P} \sum_{j \in N_-} \exp(s_j - s_i)\Big)
+
+    The double sum is a product of two single ones, so all pairs cost no more than 2 C terms. Each
+    is taken as a log-sum-exp: the loss stays finite for any gap. A row without a pair gives 0; the
+    batch is averaged.
+
+    Args:
+        max_pairs: the paper's negative sampling: draw at most that many pairs per image, uniformly
+            and without replacement, at every call. None takes all pairs.
+
+    >>> loss = LSEP()(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[1, 0, 0]]))
+    >>> loss.exp()  # 1 + two pairs
+    tensor(3.)
+    """
+
+    def __init__(self, max_pairs: int | None = None) -> None:
+        super().__init__()
+        if max_pairs is not None and (not isinstance(max_pairs, int) or max_pairs < 1):
+            raise ValueError(
+                f"max_pairs must be an integer of at least 1, or None; got {max_pairs!r}"
+            )
+        self.max_pairs = max_pairs
+
+    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the mean over the batch of the loss of each row."""
+        logits, targets = prepare(logits, targets)
+        if self.max_pairs is not None:
+            return self._sampled(logits, targets, self.max_pairs)
+        relevant = targets == 1
+        # not -inf: log-sum-exp over -inf alone has no gradient
+        lowest = torch.finfo(logits.dtype).min
+        irrelevant_side = logits.masked_fill(relevant, lowest).logsumexp(1)
+        relevant_side = (-logits).masked_fill(~relevant, lowest).logsumexp(1)
+        return logistic(-(irrelevant_side + relevant_side)).mean()
+
+    @staticmethod
+    def _sampled(logits: Tensor, targets: Tensor, max_pairs: int) -> Tensor:
+        """Return the loss over pairs drawn at random."""
+        columns, present = relevant_labels(targets)
+        pairs = (present.unsqueeze(2) & (targets == 0).unsqueeze(1)).flatten(1)
+        gaps = (logits.unsqueeze(1) - logits.gather(1, columns).unsqueeze(2)).flatten(1)
+        # the pairs with the largest random keys are a uniform draw without replacement
+        keys = torch.rand(pairs.shape, device=pairs.device).masked_fill(~pairs, -1)
+        drawn, chosen = keys.topk(min(max_pairs, keys.shape[1]), dim=1)
+        lowest = torch.finfo(logits.dtype).min
+        gaps = gaps.gather(1, chosen).masked_fill(drawn < 0, lowest)
+        return F.pad(gaps, (1, 0)).logsumexp(1).mean()
+
+
+class TKML(nn.Module):
+    r"""Top-k multi-label loss (Hu et al., NeurIPS 2020).
+
+    .. math::
+        L(f, y) = \max\big(0,\; m + s_{[k+1]} - \min_{i \in P} s_i\big)
+
+    where s_[k+1] is the (k+1)-th largest score over *all* labels, relevant ones included: a row
+    with more than k relevant labels has at least the loss m. A row without relevant labels gives 0;
+    the batch is averaged.
+
+    Args:
+        k: number of labels that may be on top; k + 1 may not exceed the number of classes.
+        margin: m, 1 in the original.
+
+    >>> TKML(k=1)(torch.tensor([[3.0, 2.5, 0.0]]), torch.tensor([[1, 0, 0]]))
+    tensor(0.5000)
+    """
+
+    def __init__(self, k: int, margin: float = 1.0) -> None:
+        super().__init__()
+        if not isinstance(k, int) or k < 1:
+            raise ValueError(f"k must be an integer of at least 1; got {k!r}")
+        self.k = k
+        self.margin = margin
+
+    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the mean over the batch of the loss of each row."""
+        logits, targets = prepare(logits, targets)
+        if self.k + 1 > logits.shape[1]:
+            raise ValueError(
+                f"k + 1 may not exceed the number of classes, {logits.shape[1]}; got k = {self.k}"
+            )
+        next_score = logits.topk(self.k + 1, dim=1).values[:, -1]
+        lowest_relevant = logits.masked_fill(targets == 0, torch.inf).amin(1)
+        return F.relu(self.margin + next_score - lowest_relevant).mean()
+
+
+class MultilabelMargin(nn.Module):
+    r"""Hinge loss over all pairs as torch computes it, "torch.ml" in the paper's timing table.
+
+    .. math::
+        L(f, y) = \frac{1}{C} \sum_{i \in P} \sum_{j \in N_-} \max(0, 1 - (s_i - s_j))
+
+    A row without a pair gives 0; the batch is averaged.
+
+    >>> MultilabelMargin()(torch.tensor([[1.0, 0.5, 0.0, -1.0]]), torch.tensor([[1, 0, 0, 0]]))
+    tensor(0.1250)
+    """
+
+    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the mean over the batch of the loss of each row."""
+        logits, targets = prepare(logits, targets)
+        # torch wants the columns of the relevant labels, then -1
+        relevant, columns = targets.sort(dim=1, descending=True, stable=True)
+        return F.multilabel_margin_loss(logits, columns.masked_fill(relevant == 0, -1))
