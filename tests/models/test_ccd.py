@@ -114,7 +114,7 @@ def test_memory_of_the_wrong_shape_is_refused():
     ],
 )
 def test_backbones_of_all_layouts_give_channels_first(name, arguments, shape):
-    model = ccd(name, num_classes=5, **arguments).eval()
+    model = ccd(name, 5, context_epochs=1, pretrained=False, **arguments).eval()
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         feature_map = model.feature_map(images)
@@ -132,7 +132,7 @@ def test_backbones_of_all_layouts_give_channels_first(name, arguments, shape):
 
 
 def test_pooled_backbone_is_refused():
-    model = CCD(timm.create_model("resnet18", num_classes=0), CCDHead(512, 5))
+    model = CCD(timm.create_model("resnet18", num_classes=0), CCDHead(512, 5), context_epochs=1)
     with pytest.raises(ValueError, match=r"features before pooling; got \(2, 512\)"):
         model(torch.randn(2, 3, 64, 64))
 
@@ -140,7 +140,7 @@ def test_pooled_backbone_is_refused():
 class TestConfounders:
     def model(self):
         torch.manual_seed(0)
-        return ccd("resnet18", num_classes=4)
+        return ccd("resnet18", 4, context_epochs=1, pretrained=False)
 
     def data(self):
         torch.manual_seed(1)

@@ -1,15 +1,12 @@
 """The asymmetric loss; with other constants also focal loss, half-ASL and binary cross-entropy."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tkpr.losses.inputs import choose, prepare
-
-REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean}
+from tkpr.losses.inputs import REDUCTIONS, choose, prepare
 
 
 class AsymmetricLoss(nn.Module):

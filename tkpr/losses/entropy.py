@@ -7,8 +7,7 @@ be below zero. The authors advise a decision threshold of 0.75 instead of 0.5 wi
 import torch
 from torch import Tensor, nn
 
-from tkpr.losses.asymmetric import REDUCTIONS
-from tkpr.losses.inputs import check_index, choose, prepare
+from tkpr.losses.inputs import REDUCTIONS, check_index, choose, prepare
 from tkpr.losses.single_positive import negative_logs
 
 

@@ -1,12 +1,13 @@
 """The checks that every loss makes before it computes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 T = TypeVar("T")
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean}
 
 
 def prepare(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

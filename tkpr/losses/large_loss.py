@@ -6,8 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from tkpr.losses.asymmetric import REDUCTIONS
-from tkpr.losses.inputs import check_index, choose, prepare
+from tkpr.losses.inputs import REDUCTIONS, check_index, choose, prepare
 from tkpr.losses.single_positive import negative_logs
 
 SCHEMES = {"reject": "LL-R", "correct_temporarily": "LL-Ct", "correct_permanently": "LL-Cp"}

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tkpr.losses.asymmetric import REDUCTIONS
-from tkpr.losses.inputs import choose, prepare
+from tkpr.losses.inputs import REDUCTIONS, choose, prepare
 
 
 class Hill(nn.Module):

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tkpr.losses.asymmetric import REDUCTIONS
-from tkpr.losses.inputs import check_index, choose, prepare
+from tkpr.losses.inputs import REDUCTIONS, check_index, choose, prepare
 
 
 def negative_logs(logits: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:

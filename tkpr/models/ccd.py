@@ -9,10 +9,11 @@ epochs (ResNet101) or 3 (Swin-B), then starts optimizer, schedule and averaged w
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import timm
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tkpr.models.backbone import create
 
 
 class InterventionalClassifier(nn.Module):
@@ -96,6 +97,8 @@ class CCDHead(nn.Module):
         self.debiased = InterventionalClassifier(in_features, num_classes, **constants)
         self.register_buffer("memory", torch.zeros(num_classes, in_features))
         self.register_buffer("stage", torch.tensor(1))
+        self._freeze_unused()
+        self.register_load_state_dict_post_hook(self._freeze_unused)
 
     def set_memory(self, memory: Tensor) -> None:
         """Set the mean feature of each class, ``[C, D]``."""
@@ -108,6 +111,12 @@ class CCDHead(nn.Module):
     def start_stage_two(self) -> None:
         """From now on compute the debiased logits."""
         self.stage.fill_(2)
+        self._freeze_unused()
+
+    def _freeze_unused(self, *_: Any) -> None:
+        """Let gradients reach the parts that the stage computes with, and no others."""
+        for part in (self.selector, self.debiased):
+            part.requires_grad_(self.stage.item() == 2)
 
     def context_features(self, feature_map: Tensor) -> Tensor:
         """Return average-pooled features ``[B, D]`` of ``[B, D, H, W]`` or ``[B, D, HW]``."""
@@ -138,16 +147,18 @@ class CCD(nn.Module):
         backbone: a timm model without classifier and pooling
             (``timm.create_model(..., num_classes=0, global_pool="")``).
         head: its ``in_features`` are the channels of the backbone.
+        context_epochs: after so many epochs stage 1 ends.
 
-    >>> model = ccd("resnet18", num_classes=5)
+    >>> model = ccd("resnet18", 5, context_epochs=6, pretrained=False)
     >>> model(torch.randn(2, 3, 64, 64)).shape
     torch.Size([2, 5])
     """
 
-    def __init__(self, backbone: nn.Module, head: CCDHead) -> None:
+    def __init__(self, backbone: nn.Module, head: CCDHead, *, context_epochs: int) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
+        self.context_epochs = context_epochs
 
     def feature_map(self, images: Tensor) -> Tensor:
         """Return features with the channels first, ``[B, D, H, W]`` or ``[B, D, L]`` for tokens.
@@ -216,21 +227,19 @@ class CCD(nn.Module):
         self.head.set_memory(sums / counts.clamp(min=1)[:, None])
 
 
-def ccd(model_name: str, *, num_classes: int, pretrained: bool = False, **arguments: Any) -> CCD:
+def ccd(model_name: str, num_classes: int, *, context_epochs: int, **options: Any) -> CCD:
     """Build CCD on a timm backbone.
 
     Args:
         model_name: the backbone's name in timm.
         num_classes: C.
-        pretrained: start the backbone from timm's weights.
-        **arguments: further arguments of ``timm.create_model``.
+        context_epochs: length of stage 1.
+        **options: further arguments of :func:`tkpr.models.backbone.create`.
 
-    >>> ccd("resnet18", num_classes=5).head.memory.shape
+    >>> ccd("resnet18", 5, context_epochs=6, pretrained=False).head.memory.shape
     torch.Size([5, 512])
     """
-    backbone: Any = timm.create_model(
-        model_name, pretrained=pretrained, num_classes=0, global_pool="", **arguments
-    )
+    backbone: Any = create(model_name, 0, global_pool="", **options)
     # a layer that timm keeps between map and classifier (MobileNet) has a width of its own
     in_features = getattr(backbone, "head_hidden_size", backbone.num_features)
-    return CCD(backbone, CCDHead(in_features, num_classes))
+    return CCD(backbone, CCDHead(in_features, num_classes), context_epochs=context_epochs)

@@ -1,0 +1,72 @@
+"""Any timm model as a multi-label classifier, with weights from the hub or from a file."""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+
+def create(
+    model_name: str,
+    num_classes: int,
+    *,
+    pretrained: bool = True,
+    checkpoint: str | None = None,
+    image_size: int | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Create a timm model with a new classifier of ``num_classes`` outputs (0: features only).
+
+    Args:
+        model_name: any name of ``timm.list_models()``, with or without a tag of weights.
+        num_classes: C.
+        pretrained: load pretrained weights, downloaded from the hub unless ``checkpoint`` is given.
+        checkpoint: a local file of weights (.safetensors, or .pth / .bin without code inside).
+        image_size: side of the input in pixels, for models that must know it (Swin, ViT).
+        **options: handed to ``timm.create_model``.
+
+    >>> create("resnet18", 20, pretrained=False)(torch.zeros(1, 3, 64, 64)).shape
+    torch.Size([1, 20])
+    """
+    if not timm.is_model(model_name):
+        near = difflib.get_close_matches(model_name, timm.list_models(), cutoff=0.4)
+        raise ValueError(f"timm knows no model {model_name!r}; the nearest are {', '.join(near)}")
+    config = timm.get_pretrained_cfg(model_name)
+    if image_size is not None and config is not None and config.fixed_input_size:
+        options["img_size"] = image_size
+    if pretrained and checkpoint is not None:
+        options["pretrained_cfg_overlay"] = {"state_dict": read_weights(Path(checkpoint))}
+    try:
+        return timm.create_model(
+            model_name, pretrained=pretrained, num_classes=num_classes, **options
+        )
+    except (OSError, RuntimeError) as error:
+        if not pretrained:
+            raise
+        source = checkpoint or "the hub"
+        raise ValueError(
+            f"could not load weights of {model_name} from {source}: "
+            f"{str(error).strip().splitlines()[0]}; name a local file with model.checkpoint=..., "
+            f"or train from scratch with model.pretrained=false"
+        ) from error
+
+
+def read_weights(file: Path) -> Mapping[str, Tensor]:
+    """Read a state dict; a file that would run code is refused."""
+    if not file.is_file():
+        raise FileNotFoundError(f"no weights at {file}: check model.checkpoint")
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a truncated file and one with code inside fail in many ways
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"{file} is not a whole file of plain weights: {reason}") from error
+    for key in ("state_dict", "model"):
+        state = state.get(key, state)
+    return state

