@@ -1,0 +1,90 @@
+"""Check a data set on disk against the known counts, and download it where that is possible.
+
+    python scripts/prepare_data.py dataset=voc2012
+    python scripts/prepare_data.py dataset=coco dataset.root=/data/coco download=true
+    python scripts/prepare_data.py dataset=csv dataset.root=mine check_images=true
+
+The exit code is 0 only if everything is as it should be.
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import hydra
+from hydra.errors import InstantiationException
+from omegaconf import DictConfig
+
+from tkpr.config import build
+from tkpr.data.core import MultiLabelData
+from tkpr.data.download import ARCHIVES, download
+from tkpr.data.files import absolute, missing_files
+from tkpr.data.known import known_counts
+from tkpr.data.report import report, unreadable_files
+
+
+def prepare(cfg: DictConfig) -> list[str]:
+    """Print what the data set holds; return what is wrong with it, a line each."""
+    if cfg.download:
+        fetch_missing(cfg.dataset)
+    dataset = cfg.dataset.copy()
+    if "check_files" in dataset:
+        dataset.check_files = False  # here all missing files are named, not only the first
+    try:
+        data = build(dataset)
+    except InstantiationException as error:
+        return [str(error.__cause__)]
+    known = known_counts(dataset._target_, dataset)
+    in_order = known is not None and known.order.items() <= dataset.items()
+    table, differences = report(data, known, check_order=in_order)
+    print(table)
+    return differences + file_problems(data, decode=cfg.check_images, workers=cfg.workers)
+
+
+def fetch_missing(dataset: DictConfig) -> None:
+    """Download what the folder of the data set lacks."""
+    key = (dataset._target_, dataset.get("year"))
+    if key not in ARCHIVES:
+        raise ValueError(
+            "only COCO and VOC can be downloaded; data/README.md says how to get the others"
+        )
+    root = absolute(dataset.root)
+    download(ARCHIVES[key], root.parent if root.name == "VOCdevkit" else root)
+
+
+def file_problems(data: MultiLabelData, *, decode: bool, workers: int) -> list[str]:
+    """Name the image files that are missing and, if asked, those that cannot be decoded."""
+    paths = [
+        path for split in (data.train, data.test) for path in split.inputs if isinstance(path, Path)
+    ]
+    missing = missing_files(paths)
+    folders = Counter(path.parent for path in missing if not path.parent.is_dir())
+    problems = [f"missing: the folder {folder} ({n:,} images)" for folder, n in folders.items()]
+    problems += [f"missing: {path}" for path in missing if path.parent not in folders]
+    if decode:
+        gone = set(missing)
+        there = [path for path in paths if path not in gone]
+        bad = unreadable_files(there, workers=workers)
+        problems += [f"unreadable: {path} ({reason})" for path, reason in bad]
+        print(f"{len(there) - len(bad):,} of {len(paths):,} image files can be decoded")
+    elif paths:
+        print(f"{len(paths) - len(missing):,} of {len(paths):,} image files are there")
+    return problems
+
+
+@hydra.main(version_base="1.3", config_path="../configs", config_name="prepare_data")
+def main(cfg: DictConfig) -> None:
+    """Run the check and turn its result into an exit code."""
+    try:
+        problems = prepare(cfg)
+    except (OSError, ValueError) as error:
+        problems = [str(error)]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        sys.exit(1)
+    print("all is well")
+
+
+if __name__ == "__main__":
+    main()

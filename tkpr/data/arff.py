@@ -1,0 +1,271 @@
+"""Tabular multi-label sets in Mulan's form: an ARFF file with all columns, an XML with the labels.
+
+Own reader, because scipy's knows no sparse rows and scikit-learn's only speaks to OpenML; neither
+says in which line of a file the mistake is.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.files import dataset_root, find_file, line_of, random_split, read_lines, read_xml
+
+NUMERIC = ("numeric", "real", "integer")
+
+_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_ATTRIBUTE = re.compile(rf"@attribute\s+({_QUOTED}|[^\s'\"]\S*)\s+(\S.*)", re.IGNORECASE)
+_VALUE = re.compile(rf"\s*({_QUOTED}|[^\s,'\"][^,]*|)\s*,")
+
+
+def load_arff(
+    root: str | Path,
+    *,
+    name: str,
+    nominal: str,
+    exclude: Collection[str],
+    test_fraction: float,
+    seed: int,
+) -> MultiLabelData:
+    """Read ``<name>.xml`` with ``<name>-train.arff`` and ``<name>-test.arff``, or ``<name>.arff``.
+
+    The files may be packed (``.gz``) and end in ``-sparse.arff``. Rows are dense or sparse; in a
+    sparse row, what is left out is 0 or the first value of a nominal attribute. Features are
+    float32; labels are in the order of the XML file. Attributes other than numeric and nominal
+    ones, and missing values, are errors.
+
+    Args:
+        root: the folder with the files.
+        name: the name of the data set, for instance ``emotions``.
+        nominal: how a nominal feature of more than two values enters: ``onehot``: a 0/1 column
+            per value; ``index``: one column with the position of the value. One of two values
+            is a single 0/1 column either way.
+        exclude: names of attributes to leave out, such as identifiers.
+        test_fraction: the share of test rows where there is no pair of train and test files.
+        seed: of that split.
+
+    >>> load_arff("data/arff", name="emotions", nominal="onehot", exclude=[], test_fraction=0.3,
+    ...           seed=0)  # doctest: +SKIP
+    MultiLabelData(class_names=['amazed-suprised', 'happy-pleased', ...
+    """
+    if nominal not in ("onehot", "index"):
+        raise ValueError(f"nominal must be onehot or index; got {nominal!r}")
+    how_to_get = "data/README.md says where the ARFF files come from"
+    folder = dataset_root(root, how_to_get=how_to_get)
+    xml = find_file(folder, f"{name}.xml", how_to_get=how_to_get)
+    labels = _label_names(xml)
+    try:
+        paths = [
+            find_file(folder, f"{name}-{part}.arff", f"{name}-{part}-sparse.arff")
+            for part in ("train", "test")
+        ]
+    except FileNotFoundError:
+        paths = [find_file(folder, f"{name}.arff", f"{name}-sparse.arff", how_to_get=how_to_get)]
+    tables = [_read_table(path, exclude) for path in paths]
+    if tables[0].attributes != tables[-1].attributes:
+        raise ValueError(f"{paths[0]} and {paths[-1]} declare different attributes")
+    for label in labels:
+        if label not in tables[0].attributes:
+            raise ValueError(
+                f"{xml}, line {line_of(xml, label)}: the label {label!r} is no attribute of "
+                f"{paths[0]}"
+            )
+    splits = [table.split(labels, nominal=nominal) for table in tables]
+    if len(splits) == 2:
+        return MultiLabelData(labels, splits[0], splits[1])
+    rows = random_split(len(splits[0]), test_fraction=test_fraction, seed=seed)
+    return MultiLabelData(labels, splits[0].subset(rows[0]), splits[0].subset(rows[1]))
+
+
+def _label_names(path: Path) -> list[str]:
+    """Return the labels that a Mulan XML file lists; nested ones follow their parent."""
+    names = []
+    for element in read_xml(path).iter():
+        if element.tag.rpartition("}")[2] == "label":
+            name = element.get("name")
+            if name is None or name in names:
+                line = line_of(path, f'"{name}"')
+                raise ValueError(f"{path}, line {line}: each label needs a name of its own")
+            names.append(name)
+    if not names:
+        raise ValueError(f"{path} lists no labels")
+    return names
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The columns of an ARFF file that are in use.
+
+    Attributes:
+        path: the file.
+        attributes: the name of each column with its nominal values, None for a numeric one.
+        lines: the line number of each row.
+        codes: float32 ``[N, A]``: numbers, and positions among the nominal values.
+    """
+
+    path: Path
+    attributes: dict[str, list[str] | None]
+    lines: list[int]
+    codes: np.ndarray
+
+    def split(self, labels: list[str], *, nominal: str) -> Split:
+        """Return the features and the 0/1 matrix of the labels."""
+        features, targets = [], {}
+        for codes, (name, values) in zip(self.codes.T, self.attributes.items(), strict=True):
+            if name in labels:
+                targets[name] = self._target(name, values, codes)
+            elif values is not None and len(values) > 2 and nominal == "onehot":
+                features.append(codes[:, None] == np.arange(len(values)))
+            else:
+                features.append(codes[:, None])
+        stem = self.path.name.removesuffix(".gz").removesuffix(".arff")
+        return Split(
+            np.hstack(features).astype(np.float32),
+            np.stack([targets[name] for name in labels], axis=1),
+            [f"{stem}:{row}" for row in range(len(self.lines))],
+        )
+
+    def _target(self, name: str, values: list[str] | None, codes: np.ndarray) -> np.ndarray:
+        """Return the column of a label, whose values must be 0 and 1."""
+        if values is not None:
+            if not set(values) <= {"0", "1"}:
+                raise ValueError(
+                    f"{self.path}: the label {name!r} has the values {values}, not 0, 1"
+                )
+            codes = np.array(values, dtype=np.uint8)[codes.astype(int)]
+        wrong = np.flatnonzero((codes != 0) & (codes != 1))
+        if len(wrong):
+            raise ValueError(
+                f"{self.path}, line {self.lines[wrong[0]]}: the label {name!r} must be 0 or 1; "
+                f"got {codes[wrong[0]]:g}"
+            )
+        return codes.astype(np.uint8)
+
+
+def _read_table(path: Path, exclude: Collection[str]) -> _Table:
+    """Read an ARFF file, except for the attributes called as in ``exclude``."""
+    attributes: dict[str, list[str] | None] = {}
+    converters: list[Callable[[str], float]] = []
+    lines: list[int] = []
+    rows: list[np.ndarray] = []
+    in_data = False
+    for number, text in read_lines(path):
+        where = f"{path}, line {number}"
+        if text.startswith("%"):
+            continue
+        keyword = text.split(maxsplit=1)[0].lower()
+        if in_data:
+            lines.append(number)
+            rows.append(_read_row(text, list(attributes), converters, where))
+        elif keyword == "@attribute":
+            name, values = _read_attribute(text, exclude, where)
+            if name in attributes:
+                raise ValueError(f"{where}: a second attribute is called {name!r}")
+            attributes[name] = values
+            converters.append(_converter(values, ignored=name in exclude))
+        elif keyword == "@data":
+            in_data = True
+        elif keyword != "@relation":
+            raise ValueError(f"{where}: expected @attribute or @data; got {text[:60]!r}")
+    if not (attributes and rows):
+        raise ValueError(f"{path} has {len(attributes)} attributes and {len(rows)} rows of data")
+    if unknown := [name for name in exclude if name not in attributes]:
+        raise ValueError(f"{path} has no attribute {unknown[0]!r}, named in dataset.exclude")
+    used = [column for column, name in enumerate(attributes) if name not in exclude]
+    kept = {name: values for name, values in attributes.items() if name not in exclude}
+    return _Table(path, kept, lines, np.stack(rows)[:, used])
+
+
+def _read_attribute(
+    text: str, exclude: Collection[str], where: str
+) -> tuple[str, list[str] | None]:
+    """Return the name of a declared attribute and its nominal values, None for a numeric one."""
+    match = _ATTRIBUTE.match(text)
+    if match is None:
+        raise ValueError(f"{where}: expected '@attribute name type'; got {text[:60]!r}")
+    name, kind = _unquote(match[1]), match[2].strip()
+    if kind.startswith("{") and kind.endswith("}"):
+        values = _values(kind[1:-1], where)
+        if len(set(values)) < len(values):
+            raise ValueError(f"{where}: a value of {name!r} is declared twice")
+        return name, values
+    if kind.lower() not in NUMERIC and name not in exclude:
+        raise ValueError(
+            f"{where}: {name!r} has the unknown type {kind!r}; numeric, real, integer and "
+            "{...} are understood, others can be left out by dataset.exclude"
+        )
+    return name, None
+
+
+def _converter(values: list[str] | None, *, ignored: bool) -> Callable[[str], float]:
+    """Return what turns the text of a value into a number: KeyError or ValueError if it cannot."""
+    if ignored:
+        return lambda _: 0.0
+    if values is None:
+        return float
+    return {value: float(code) for code, value in enumerate(values)}.__getitem__
+
+
+def _read_row(
+    text: str, names: list[str], converters: list[Callable[[str], float]], where: str
+) -> np.ndarray:
+    """Return the numbers of a dense or sparse row; what a sparse row leaves out is 0."""
+    if text.startswith("{") and text.endswith("}"):
+        columns, values = _sparse_entries(text[1:-1], len(names), where)
+    else:
+        columns, values = list(range(len(names))), _values(text, where)
+        if len(values) != len(names):
+            raise ValueError(f"{where}: {len(values)} values for {len(names)} attributes")
+    numbers = []
+    for column, value in zip(columns, values, strict=True):
+        try:
+            numbers.append(converters[column](value))
+        except (KeyError, ValueError):
+            what = "a missing value" if value == "?" else repr(value)
+            raise ValueError(f"{where}: {names[column]!r} cannot be {what}") from None
+    row = np.zeros(len(names), dtype=np.float32)
+    row[columns] = numbers
+    if not np.isfinite(row).all():
+        name = names[int(np.isfinite(row).argmin())]
+        raise ValueError(f"{where}: {name!r} is not a finite number")
+    return row
+
+
+def _sparse_entries(text: str, count: int, where: str) -> tuple[list[int], list[str]]:
+    """Return the columns, below ``count``, and the values that a sparse row names."""
+    columns, values = [], []
+    for entry in _values(text, where) if text.strip() else []:
+        column, _, value = entry.partition(" ")
+        if not column.isdecimal() or int(column) >= count:
+            raise ValueError(
+                f"{where}: expected 'column value' with a column below {count}; got {entry!r}"
+            )
+        columns.append(int(column))
+        values.append(_unquote(value.strip()))
+    if len(set(columns)) < len(columns):
+        raise ValueError(f"{where}: a column occurs twice")
+    return columns, values
+
+
+def _values(text: str, where: str) -> list[str]:
+    """Return the values of a comma-separated list, of which some may be quoted."""
+    if "'" not in text and '"' not in text:
+        return [value.strip() for value in text.split(",")]
+    values, at, text = [], 0, text + ","
+    while at < len(text):
+        match = _VALUE.match(text, at)
+        if match is None:
+            raise ValueError(f"{where}: a quote is not closed in {text[at : at + 60]!r}")
+        values.append(_unquote(match[1].strip()))
+        at = match.end()
+    return values
+
+
+def _unquote(text: str) -> str:
+    """Return a name or value without its quotes and escapes."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return re.sub(r"\\(.)", r"\1", text[1:-1])
+    return text

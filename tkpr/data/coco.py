@@ -1,0 +1,164 @@
+"""MS-COCO: multi-label targets from the instances annotation files."""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from pycocotools.coco import COCO
+
+from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.files import absolute, dataset_root, inside, labelled_only, require_files
+
+ORDERS = ("id_string", "annotation", "file")
+HOW_TO_GET = "get it with: python scripts/prepare_data.py dataset=coco download=true"
+
+
+def load_coco(
+    root: str | Path,
+    *,
+    year: int,
+    drop_unlabelled: bool,
+    order: str,
+    cache_dir: str | Path | None,
+    check_files: bool,
+) -> MultiLabelData:
+    """Read COCO: training images ``train{year}``, test images ``val{year}``.
+
+    A class is present when at least one annotation of the image names it, crowd annotations
+    included. The classes are in the order of the category list of the annotation file.
+
+    Args:
+        root: the folder with ``annotations/``, ``train{year}/`` and ``val{year}/``.
+        year: 2014 (82,081 / 40,137 images with labels) or 2017.
+        drop_unlabelled: leave out the images that have no annotation, as ASL, SPML
+            and their followers do.
+        order: the order of the samples, on which seeded draws depend: ``id_string`` (image
+            numbers sorted as strings, as SPML does, so that its single-positive draw can be
+            repeated), ``annotation`` (first appearance in the annotation list, as ASL does,
+            images without any last) or ``file`` (the image list of the annotation file).
+        cache_dir: a folder to keep the label matrix in, so that the next start need not read
+            the large annotation files; a changed annotation file is noticed. None: no cache.
+        check_files: whether every image file must be there.
+
+    >>> load_coco("data/coco", year=2014, drop_unlabelled=True, order="id_string",
+    ...           cache_dir=".cache", check_files=True)  # doctest: +SKIP
+    MultiLabelData(class_names=['person', 'bicycle', 'car', ...
+    """
+    if order not in ORDERS:
+        raise ValueError(f"order must be one of {', '.join(ORDERS)}; got {order!r}")
+    folder = dataset_root(root, how_to_get=HOW_TO_GET)
+    cache = None if cache_dir is None else absolute(cache_dir)
+    splits, class_names = [], []
+    for name in (f"train{year}", f"val{year}"):
+        index = _cached_index(folder / "annotations" / f"instances_{name}.json", cache)
+        class_names.append(index.class_names.tolist())
+        split = index.split(folder / name, order)
+        if drop_unlabelled:
+            split = labelled_only(split, name=name)
+        if check_files:
+            require_files(split.inputs)
+        splits.append(split)
+    if class_names[0] != class_names[1]:
+        raise ValueError(f"{folder}: the training and the test annotations list other categories")
+    return MultiLabelData(class_names[0], *splits)
+
+
+@dataclass(frozen=True)
+class _Index:
+    """What is kept of an annotation file; images in the order of its image list."""
+
+    class_names: np.ndarray
+    image_ids: np.ndarray
+    file_names: np.ndarray
+    first_annotation: np.ndarray  # position in the annotation list; images without any come last
+    targets: np.ndarray
+
+    def split(self, folder: Path, order: str) -> Split:
+        """Return the images, which lie in ``folder``, in the order called ``order``."""
+        rows = np.arange(len(self.image_ids))
+        if order == "id_string":
+            rows = np.argsort(self.image_ids.astype(str))
+        elif order == "annotation":
+            rows = np.argsort(self.first_annotation, kind="stable")
+        names = self.file_names[rows].tolist()
+        paths = [inside(folder, name, where=f"image list of {folder.name}") for name in names]
+        return Split(paths, self.targets[rows], [path.stem for path in paths])
+
+
+def _cached_index(path: Path, cache: Path | None) -> _Index:
+    """Read the index from the cache, unless the annotation file has changed since."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}; {HOW_TO_GET}")
+    if cache is None:
+        return _read_index(path)
+    state = path.stat()
+    stamp = f"{path}|{state.st_size}|{state.st_mtime_ns}"
+    stored = cache / f"{path.stem}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.npz"
+    if stored.is_file():
+        with np.load(stored, allow_pickle=False) as arrays:
+            return _Index(**{field.name: arrays[field.name] for field in fields(_Index)})
+    index = _read_index(path)
+    cache.mkdir(parents=True, exist_ok=True)
+    beside = stored.with_suffix(f".{os.getpid()}.npz")
+    np.savez_compressed(beside, **vars(index))
+    os.replace(beside, stored)
+    return index
+
+
+def _read_index(path: Path) -> _Index:
+    """Read an annotation file; every annotation must name a known image and category."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
+            content = COCO(path).dataset
+        images, annotations = content["images"], content["annotations"]
+        image_ids = [image["id"] for image in images]
+        file_names = [image["file_name"] for image in images]
+        categories = [(category["id"], category["name"]) for category in content["categories"]]
+        labels = [(label["image_id"], label["category_id"]) for label in annotations]
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {error.lineno}: broken JSON: {error.msg}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    except (AssertionError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a COCO instances file: {error!r}") from error
+    if not (images and annotations and categories):
+        raise ValueError(
+            f"{path} is empty: {len(images)} images, {len(annotations)} annotations, "
+            f"{len(categories)} categories"
+        )
+    row_of = {image_id: row for row, image_id in enumerate(image_ids)}
+    column_of = {number: column for column, (number, _) in enumerate(categories)}
+    for what, values in (
+        ("image id", image_ids),
+        ("file name", file_names),
+        ("category id", [number for number, _ in categories]),
+    ):
+        _refuse_duplicates(path, what, values)
+    targets = np.zeros((len(images), len(categories)), dtype=np.uint8)
+    first = np.full(len(images), len(annotations), dtype=np.int64)
+    for position, (image_id, category_id) in enumerate(labels):
+        if image_id not in row_of or category_id not in column_of:
+            kind = "image" if image_id not in row_of else "category"
+            raise ValueError(
+                f"{path}: annotation {position + 1} of the list (image {image_id}, category "
+                f"{category_id}) names an unknown {kind}"
+            )
+        row = row_of[image_id]
+        targets[row, column_of[category_id]] = 1
+        first[row] = min(first[row], position)
+    names = np.array([name for _, name in categories])
+    return _Index(names, np.array(image_ids), np.array(file_names), first, targets)
+
+
+def _refuse_duplicates(path: Path, what: str, values: list) -> None:
+    """Raise an error that names the first value that occurs twice."""
+    seen = set()
+    for value in values:
+        if value in seen:
+            raise ValueError(f"{path}: the {what} {value!r} occurs twice")
+        seen.add(value)

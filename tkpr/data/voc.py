@@ -1,0 +1,139 @@
+"""Pascal VOC 2007 and 2012: multi-label targets from a standard ``VOCdevkit``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.files import dataset_root, inside, line_of, read_lines, read_xml, require_files
+
+CLASSES = (  # noqa: SIM905 (a list would be one name per line)
+    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
+    "person pottedplant sheep sofa train tvmonitor"
+).split()
+SPLITS = {2007: ("trainval", "test"), 2012: ("train", "val")}
+
+PRESENT, DIFFICULT, ABSENT = 1, 0, -1  # the codes of the ImageSets/Main files
+
+
+def load_voc(
+    root: str | Path, *, year: int, labels_from: str, difficult: str, check_files: bool
+) -> MultiLabelData:
+    """Read VOC 2007 (trainval / test) or VOC 2012 (train / val); samples sorted by file name.
+
+    Args:
+        root: ``VOCdevkit``, or the folder that holds it.
+        year: 2007 (5,011 / 4,952 images) or 2012 (5,717 / 5,823 images).
+        labels_from: ``imagesets``: ``ImageSets/Main/<class>_<split>.txt``, with 1 for present,
+            0 for a class of which all objects in the image are marked difficult, -1 for absent.
+            ``xml``: the objects of ``Annotations/*.xml``. Both give the same labels.
+        difficult: what becomes of a class of which all objects in the image are difficult:
+            ``negative``: the class is absent, as in SPML and its followers; ``positive``: it is
+            present; ``ignore_image``: an image with at least one such class is left out.
+        check_files: whether every image file must be there.
+
+    >>> load_voc("data/voc2012", year=2012, labels_from="imagesets", difficult="negative",
+    ...          check_files=True)  # doctest: +SKIP
+    MultiLabelData(class_names=['aeroplane', 'bicycle', 'bird', ...
+    """
+    if year not in SPLITS:
+        raise ValueError(f"year must be 2007 or 2012; got {year}")
+    if labels_from not in ("imagesets", "xml"):
+        raise ValueError(f"labels_from must be imagesets or xml; got {labels_from!r}")
+    if difficult not in ("negative", "positive", "ignore_image"):
+        raise ValueError(f"difficult must be negative, positive or ignore_image; got {difficult!r}")
+    folder = _year_folder(root, year)
+    splits = []
+    for name in SPLITS[year]:
+        ids = sorted(_read_ids(_main(folder) / f"{name}.txt"))
+        if labels_from == "imagesets":
+            codes = _codes_from_imagesets(folder, name, ids)
+        else:
+            codes = _codes_from_xml(folder, ids)
+        if difficult == "ignore_image":
+            kept = np.flatnonzero((codes != DIFFICULT).all(axis=1))
+            codes, ids = codes[kept], [ids[row] for row in kept]
+        present = codes >= DIFFICULT if difficult == "positive" else codes == PRESENT
+        paths = [folder / "JPEGImages" / f"{image_id}.jpg" for image_id in ids]
+        if check_files:
+            require_files(paths)
+        splits.append(Split(paths, present.astype(np.uint8), ids))
+    return MultiLabelData(list(CLASSES), *splits)
+
+
+def _year_folder(root: str | Path, year: int) -> Path:
+    """Return the folder ``VOC<year>`` of the devkit."""
+    how_to_get = f"get it with: python scripts/prepare_data.py dataset=voc{year} download=true"
+    folder = dataset_root(root, how_to_get=how_to_get)
+    candidates = (folder / f"VOC{year}", folder / "VOCdevkit" / f"VOC{year}")
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(f"there is neither {candidates[0]} nor {candidates[1]}; {how_to_get}")
+
+
+def _main(folder: Path) -> Path:
+    """Return the folder of the lists for classification."""
+    return folder / "ImageSets" / "Main"
+
+
+def _read_ids(path: Path) -> dict[str, int]:
+    """Return the image ids of a list with their line numbers."""
+    lines: dict[str, int] = {}
+    for number, image_id in read_lines(path):
+        where = f"{path}, line {number}"
+        if image_id in lines:
+            raise ValueError(f"{where}: {image_id} is already in line {lines[image_id]}")
+        inside(path.parent, image_id, where=where)
+        lines[image_id] = number
+    return lines
+
+
+def _codes_from_imagesets(folder: Path, split: str, ids: Sequence[str]) -> np.ndarray:
+    """Return the codes int8 ``[N, 20]`` that ``<class>_<split>.txt`` gives to each image."""
+    codes = np.empty((len(ids), len(CLASSES)), dtype=np.int8)
+    row_of = {image_id: row for row, image_id in enumerate(ids)}
+    for column, class_name in enumerate(CLASSES):
+        path = _main(folder) / f"{class_name}_{split}.txt"
+        seen = np.zeros(len(ids), dtype=bool)
+        for number, line in read_lines(path):
+            where = f"{path}, line {number}"
+            image_id, *code = line.split()
+            if image_id not in row_of:
+                raise ValueError(f"{where}: {image_id} is not in {split}.txt")
+            if code not in (["1"], ["0"], ["-1"]):
+                raise ValueError(f"{where}: the label must be 1, 0 or -1; got {line!r}")
+            row = row_of[image_id]
+            if seen[row]:
+                raise ValueError(f"{where}: {image_id} occurs twice")
+            seen[row] = True
+            codes[row, column] = int(code[0])
+        if not seen.all():
+            raise ValueError(
+                f"{path}: no label for {len(ids) - seen.sum()} images of {split}.txt, "
+                f"the first is {ids[int(seen.argmin())]}"
+            )
+    return codes
+
+
+def _codes_from_xml(folder: Path, ids: Sequence[str]) -> np.ndarray:
+    """Return the codes int8 ``[N, 20]`` that follow from the objects of each image."""
+    codes = np.full((len(ids), len(CLASSES)), ABSENT, dtype=np.int8)
+    column_of = {name: column for column, name in enumerate(CLASSES)}
+    for row, image_id in enumerate(ids):
+        path = folder / "Annotations" / f"{image_id}.xml"
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}, but {image_id} is in the image list")
+        for found in read_xml(path).findall("object"):
+            name = found.findtext("name", default="").strip()
+            marked = found.findtext("difficult", default="0").strip()
+            if name not in column_of:
+                line = line_of(path, f"<name>{name}</name>")
+                raise ValueError(f"{path}, line {line}: {name!r} is none of the 20 classes")
+            if marked not in ("0", "1"):
+                line = line_of(path, f"<difficult>{marked}</difficult>")
+                raise ValueError(f"{path}, line {line}: difficult must be 0 or 1; got {marked!r}")
+            code = DIFFICULT if marked == "1" else PRESENT
+            codes[row, column_of[name]] = max(codes[row, column_of[name]], code)
+    return codes
