@@ -65,7 +65,7 @@ def file_problems(data: MultiLabelData, *, decode: bool, workers: int) -> list[s
         gone = set(missing)
         there = [path for path in paths if path not in gone]
         bad = unreadable_files(there, workers=workers)
-        problems += [f"unreadable: {path} ({reason})" for path, reason in bad]
+        problems += [f"unreadable: {reason}" for _, reason in bad]
         print(f"{len(there) - len(bad):,} of {len(paths):,} image files can be decoded")
     elif paths:
         print(f"{len(paths) - len(missing):,} of {len(paths):,} image files are there")

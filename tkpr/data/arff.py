@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from tkpr.data.core import MultiLabelData, Split
-from tkpr.data.files import dataset_root, find_file, line_of, random_split, read_lines, read_xml
+from tkpr.data.files import dataset_root, find_file, line_of, read_lines, read_xml
+from tkpr.data.splits import holdout
 
 NUMERIC = ("numeric", "real", "integer")
 
@@ -76,7 +77,7 @@ def load_arff(
     splits = [table.split(labels, nominal=nominal) for table in tables]
     if len(splits) == 2:
         return MultiLabelData(labels, splits[0], splits[1])
-    rows = random_split(len(splits[0]), test_fraction=test_fraction, seed=seed)
+    rows = holdout(len(splits[0]), test_fraction, seed=seed)
     return MultiLabelData(labels, splits[0].subset(rows[0]), splits[0].subset(rows[1]))
 
 

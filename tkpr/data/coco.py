@@ -4,13 +4,13 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 from pycocotools.coco import COCO
 
+from tkpr import atomic
 from tkpr.data.core import MultiLabelData, Split
 from tkpr.data.files import absolute, dataset_root, inside, labelled_only, require_files
 
@@ -104,9 +104,7 @@ def _cached_index(path: Path, cache: Path | None) -> _Index:
             return _Index(**{field.name: arrays[field.name] for field in fields(_Index)})
     index = _read_index(path)
     cache.mkdir(parents=True, exist_ok=True)
-    beside = stored.with_suffix(f".{os.getpid()}.npz")
-    np.savez_compressed(beside, **vars(index))
-    os.replace(beside, stored)
+    atomic.write(stored, lambda file: np.savez_compressed(file, **vars(index)))
     return index
 
 

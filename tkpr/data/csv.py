@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from tkpr.data.core import MultiLabelData, Split
-from tkpr.data.files import dataset_root, find_file, inside, random_split, read_lines, require_files
+from tkpr.data.files import dataset_root, find_file, inside, read_lines, require_files
+from tkpr.data.splits import holdout
 
 
 def load_csv(
@@ -86,7 +87,7 @@ def load_csv(
         require_files(paths)
     everything = Split(paths, _matrix(labels, names), list(lines))
     if split_at is None:
-        rows = random_split(len(paths), test_fraction=test_fraction, seed=seed)
+        rows = holdout(len(paths), test_fraction, seed=seed)
     else:
         rows = _named_splits(table, split_at, test_name)
     return MultiLabelData(names, everything.subset(rows[0]), everything.subset(rows[1]))

@@ -168,22 +168,3 @@ def labelled_only(split: Split, *, name: str) -> Split:
     if len(rows) < len(split):
         log.info("%s: %d samples without label dropped", name, len(split) - len(rows))
     return split.subset(rows)
-
-
-def random_split(count: int, *, test_fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows for training and for test, each in ascending order.
-
-    >>> random_split(5, test_fraction=0.4, seed=0)
-    (array([0, 1, 2]), array([3, 4]))
-    """
-    if not 0 < test_fraction < 1:
-        raise ValueError(f"test_fraction must lie between 0 and 1; got {test_fraction}")
-    size = round(count * test_fraction)
-    if not 0 < size < count:
-        raise ValueError(
-            f"a share of {test_fraction} of {count} samples leaves a split empty; "
-            "give more samples or another dataset.test_fraction"
-        )
-    # RandomState, whose stream numpy has promised never to change
-    rows = np.random.RandomState(seed).permutation(count)
-    return np.sort(rows[:-size]), np.sort(rows[-size:])

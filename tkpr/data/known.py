@@ -42,8 +42,8 @@ class Known:
         options: the arguments of the loader on which the counts depend.
         train: what the training split holds.
         test: what the test split holds.
-        order: the arguments on which, besides, the order of the samples depends; with others the
-            checksum does not apply.
+        order: the arguments on which, besides, the order of rows and columns depends; with others
+            the checksum does not apply.
     """
 
     target: str
@@ -86,36 +86,42 @@ KNOWN = [
         {"year": 2007, "difficult": "negative"},
         Expected("7f88081287831f2f", "0 3103 1568 301 33 4 2"),
         Expected("5378406488f0dbbc", "0 3192 1497 227 34 2"),
+        order={"class_order": "alphabetical"},
     ),
     Known(
         VOC,
         {"year": 2007, "difficult": "positive"},
         Expected("d992cdac4182240d", "0 2808 1644 443 98 13 4 1"),
         Expected("bd1f8548a3629af7", "0 2841 1636 391 75 8 1"),
+        order={"class_order": "alphabetical"},
     ),
     Known(
         VOC,
         {"year": 2007, "difficult": "ignore_image"},
         Expected("1c82957bcd99bf07", "0 2808 1372 254 27 3 2"),
         Expected("88d4734f3187a1d7", "0 2841 1328 200 30 2"),
+        order={"class_order": "alphabetical"},
     ),
     Known(
         VOC,
         {"year": 2012, "difficult": "negative"},
         Expected("1b18d2fed8a0e6ad", "0 3730 1475 414 81 17"),
         Expected("f6bb0f176211694b", "0 3837 1532 378 64 12"),
+        order={"class_order": "alphabetical"},
     ),
     Known(
         VOC,
         {"year": 2012, "difficult": "positive"},
         Expected("d75f99f91762c754", "0 3437 1600 530 117 30 3"),
         Expected("9884e81a93f1a36d", "0 3539 1677 484 105 17 1"),
+        order={"class_order": "alphabetical"},
     ),
     Known(
         VOC,
         {"year": 2012, "difficult": "ignore_image"},
         Expected("86f6a7ad02c10035", "0 3437 1337 371 68 16"),
         Expected("fa9a6782c08b3941", "0 3539 1417 340 59 12"),
+        order={"class_order": "alphabetical"},
     ),
     Known(
         NUSWIDE,

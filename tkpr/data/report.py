@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from PIL import Image
 from tqdm import tqdm
 
 from tkpr.data.core import MultiLabelData, Split
@@ -135,14 +134,14 @@ def _counts(split: Statistics | Expected, depth: int) -> list[str]:
 
 
 def unreadable_files(paths: Sequence[Path], *, workers: int) -> list[tuple[Path, str]]:
-    """Decode every image in full; return those that fail, each with the reason.
+    """Read every image in full, as training does; return those that fail, each with the reason.
 
     Args:
         paths: image files.
         workers: the number of processes; 0: this one.
 
-    >>> unreadable_files([Path("no/such.jpg")], workers=0)[0][1]
-    "FileNotFoundError: [Errno 2] No such file or directory: 'no/such.jpg'"
+    >>> unreadable_files([Path("no/such.jpg")], workers=0)[0][0].as_posix()
+    'no/such.jpg'
     """
     bar = {"total": len(paths), "desc": "decoding", "unit": "image", "disable": None}
     if workers == 0:
@@ -155,10 +154,11 @@ def unreadable_files(paths: Sequence[Path], *, workers: int) -> list[tuple[Path,
 
 
 def _problem(path: Path) -> str | None:
-    """Return why an image cannot be decoded, None if it can."""
+    """Return why an image cannot be read as training reads it, None if it can."""
+    from tkpr.data.images import read_image  # brings torch, which nothing else here needs
+
     try:
-        with Image.open(path) as image:
-            image.load()
-    except Exception as error:  # whatever a decoder raises is the answer
-        return f"{type(error).__name__}: {error}"
+        read_image(path)
+    except (OSError, ValueError) as error:
+        return str(error)
     return None

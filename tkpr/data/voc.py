@@ -12,13 +12,23 @@ CLASSES = (  # noqa: SIM905 (a list would be one name per line)
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
     "person pottedplant sheep sofa train tvmonitor"
 ).split()
+GROUPED = (  # noqa: SIM905 (a list would be one name per line)
+    "person bird cat cow dog horse sheep aeroplane bicycle boat bus car motorbike train bottle "
+    "chair diningtable pottedplant sofa tvmonitor"
+).split()
 SPLITS = {2007: ("trainval", "test"), 2012: ("train", "val")}
 
 PRESENT, DIFFICULT, ABSENT = 1, 0, -1  # the codes of the ImageSets/Main files
 
 
 def load_voc(
-    root: str | Path, *, year: int, labels_from: str, difficult: str, check_files: bool
+    root: str | Path,
+    *,
+    year: int,
+    labels_from: str,
+    difficult: str,
+    class_order: str,
+    check_files: bool,
 ) -> MultiLabelData:
     """Read VOC 2007 (trainval / test) or VOC 2012 (train / val); samples sorted by file name.
 
@@ -31,10 +41,12 @@ def load_voc(
         difficult: what becomes of a class of which all objects in the image are difficult:
             ``negative``: the class is absent, as in SPML and its followers; ``positive``: it is
             present; ``ignore_image``: an image with at least one such class is left out.
+        class_order: ``alphabetical``, or ``grouped`` (person, animals, vehicles, indoor), the
+            columns of SPML, on which its single-positive draw depends.
         check_files: whether every image file must be there.
 
     >>> load_voc("data/voc2012", year=2012, labels_from="imagesets", difficult="negative",
-    ...          check_files=True)  # doctest: +SKIP
+    ...          class_order="alphabetical", check_files=True)  # doctest: +SKIP
     MultiLabelData(class_names=['aeroplane', 'bicycle', 'bird', ...
     """
     if year not in SPLITS:
@@ -43,6 +55,10 @@ def load_voc(
         raise ValueError(f"labels_from must be imagesets or xml; got {labels_from!r}")
     if difficult not in ("negative", "positive", "ignore_image"):
         raise ValueError(f"difficult must be negative, positive or ignore_image; got {difficult!r}")
+    if class_order not in ("alphabetical", "grouped"):
+        raise ValueError(f"class_order must be alphabetical or grouped; got {class_order!r}")
+    class_names = CLASSES if class_order == "alphabetical" else GROUPED
+    columns = [CLASSES.index(name) for name in class_names]
     folder = _year_folder(root, year)
     splits = []
     for name in SPLITS[year]:
@@ -58,8 +74,8 @@ def load_voc(
         paths = [folder / "JPEGImages" / f"{image_id}.jpg" for image_id in ids]
         if check_files:
             require_files(paths)
-        splits.append(Split(paths, present.astype(np.uint8), ids))
-    return MultiLabelData(list(CLASSES), *splits)
+        splits.append(Split(paths, present[:, columns].astype(np.uint8), ids))
+    return MultiLabelData(list(class_names), *splits)
 
 
 def _year_folder(root: str | Path, year: int) -> Path:
