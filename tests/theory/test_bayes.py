@@ -83,7 +83,7 @@ def test_best_rankings_for_tkpr_sort_by_delta(alpha):
 def test_proposition_4_over_all_rankings_with_ties(alpha):
     """Which of the three conditions is necessary, which sufficient, in the ranking reading."""
     orders = list(weak_orders(4))
-    for distribution in distributions(4, 12, seed=alpha):
+    for distribution in distributions(4, 6, seed=alpha):
         for k in range(1, 5):
             values = delta(distribution, 4, alpha=alpha, k=k)
             risks = [ranking_risk(scores, distribution, alpha=alpha, k=k) for scores in orders]
@@ -99,7 +99,7 @@ def test_proposition_4_over_all_rankings_with_ties(alpha):
 def test_proposition_4_with_the_loss_as_printed(alpha):
     orders = list(weak_orders(4))
     seen = set()
-    for distribution in distributions(4, 20, seed=alpha):
+    for distribution in distributions(4, 10, seed=alpha):
         for k in range(1, 4):
             values = delta(distribution, 4, alpha=alpha, k=k)
             risks = [pairwise_risk(scores, distribution, alpha=alpha, k=k) for scores in orders]
