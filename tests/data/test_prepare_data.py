@@ -48,6 +48,28 @@ def test_script_fails_with_a_message_and_no_traceback(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("name", ["coco", "voc2007", "voc2012", "nuswide", "csv", "arff"])
+def test_root_is_a_default_or_an_environment_variable(name, monkeypatch):
+    def root():
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            return compose("prepare_data", [f"dataset={name}"]).dataset.root
+
+    variable = f"TKPR_{name.upper()}_ROOT"
+    monkeypatch.delenv(variable, raising=False)
+    assert root() == f"data/{name}"
+    monkeypatch.setenv(variable, "/somewhere")
+    assert root() == "/somewhere"
+
+
+def test_lists_on_the_command_line(tmp_path, capsys):
+    mine = make_csv(tmp_path / "csv")
+    names = "dataset.class_names=[tree,old car,dog,cat]"
+    assert prepare("dataset=csv", f"dataset.root={mine}", names) == []
+    tabular = make_arff(tmp_path / "arff")
+    settings = [f"dataset.root={tabular}", "dataset.name=mini", "dataset.exclude=[colour]"]
+    assert prepare("dataset=arff", *settings) == []
+
+
 def test_root_from_the_environment(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TKPR_CSV_ROOT", str(make_csv(tmp_path / "mine")))
     assert prepare("dataset=csv") == []

@@ -59,7 +59,7 @@ def load_coco(
         class_names.append(index.class_names.tolist())
         split = index.split(folder / name, order)
         if drop_unlabelled:
-            split = labelled_only(split, name=name)
+            split = labelled_only(split, name=f"COCO {name}")
         if check_files:
             require_files(split.inputs)
         splits.append(split)

@@ -128,7 +128,8 @@ def load_nuswide(
                 f"the first is {min(shared)}"
             )
     if drop_unlabelled:
-        splits = [labelled_only(split, name=str(folder)) for split in splits]
+        names = ("NUS-WIDE train", "NUS-WIDE test")
+        splits = [labelled_only(s, name=name) for s, name in zip(splits, names, strict=True)]
     if check_files:
         require_files([path for split in splits for path in split.inputs])
     return MultiLabelData(list(CONCEPTS), *splits)
