@@ -63,3 +63,8 @@ class MultiLabelData:
                     f"the {name} targets have {split.targets.shape[1]} columns for "
                     f"{len(self.class_names)} class names"
                 )
+
+    def limit(self, size: int) -> "MultiLabelData":
+        """Return the first ``size`` samples of each split, to try things out."""
+        parts = [split.subset(np.arange(min(size, len(split)))) for split in (self.train, self.test)]
+        return MultiLabelData(self.class_names, *parts)

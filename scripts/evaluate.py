@@ -1,0 +1,57 @@
+"""Measure a trained model on any data set.
+
+python scripts/evaluate.py runs/mosaic/tkpr_a2/default
+python scripts/evaluate.py model.safetensors dataset=voc2012 dataset.root=/data --split train
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    """Read the command line, predict, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("run", type=Path, help="the folder of a finished run, or its model.safetensors")
+    parser.add_argument("overrides", nargs="*", help="dataset=... dataset.root=... transform.size=...")
+    parser.add_argument("--split", choices=["test", "train"], default="test")
+    parser.add_argument("--ks", type=int, nargs="+", default=[3, 5], help="K of the measures")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--output", type=Path, help="write the measures to this JSON file")
+    arguments = parser.parse_args()
+
+    from tkpr import atomic
+    from tkpr.finished import load_model, predict, reconfigure
+    from tkpr.metrics import evaluate
+    from tkpr.run import build_data, table
+
+    trained = load_model(arguments.run)
+    cfg = reconfigure(trained.cfg, ROOT / "configs", arguments.overrides)
+    data = build_data(cfg, test_split=arguments.split)
+    if data.class_names != trained.class_names:
+        raise ValueError(
+            f"the model knows {len(trained.class_names)} classes ({trained.class_names[0]}, ...), "
+            f"the data set has {len(data.class_names)} ({data.class_names[0]}, ...)"
+        )
+    logits = predict(
+        trained.model,
+        data.test,
+        data.finish,
+        batch_size=arguments.batch_size,
+        device=arguments.device,
+    )
+    measured = evaluate(logits, data.test.targets, arguments.ks)
+    print(table(measured))
+    if arguments.output:
+        atomic.write(arguments.output, json.dumps(measured, indent=2))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"error: {error}")

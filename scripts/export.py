@@ -1,0 +1,102 @@
+"""Export a trained model, and check that the exported one gives the same outputs.
+
+python scripts/export.py runs/voc2012/tkpr_a2/default --format onnx --output model.onnx
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Read the command line, export, compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("run", type=Path, help="the folder of a finished run, or its model.safetensors")
+    parser.add_argument("--format", choices=["safetensors", "torch", "onnx"], required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+
+    import torch
+
+    from tkpr.finished import load_model
+
+    trained = load_model(arguments.run)
+    torch.manual_seed(0)
+    example = torch.rand(2, *trained.input_shape)
+    export = {"safetensors": to_safetensors, "torch": to_torch, "onnx": to_onnx}[arguments.format]
+    with torch.inference_mode():
+        expected = trained.model(example)
+    outputs = export(trained, example, arguments.output)
+    difference = (outputs - expected).abs().max().item()
+    scale = expected.abs().max().item()
+    if not difference <= 1e-4 * max(scale, 1):
+        arguments.output.unlink()
+        raise ValueError(
+            f"the exported model differs by {difference:.2g} from outputs of up to {scale:.2g}: "
+            f"nothing was kept"
+        )
+    print(f"{arguments.output}: outputs differ by at most {difference:.1e}")
+
+
+def to_safetensors(trained, example, output):
+    """Weights, class names and settings in one file, which evaluate.py and predict.py read."""
+    import json
+
+    import torch
+    from omegaconf import OmegaConf
+    from safetensors.torch import save
+
+    from tkpr import atomic
+    from tkpr.finished import load_model
+
+    weights = {key: value.contiguous() for key, value in trained.model.state_dict().items()}
+    about = {
+        "class_names": json.dumps(trained.class_names),
+        "input_shape": json.dumps(list(trained.input_shape)),
+        "config": OmegaConf.to_yaml(trained.cfg),
+    }
+    atomic.write(output, save(weights, about))
+    with torch.inference_mode():
+        return load_model(output).model(example)
+
+
+def to_torch(trained, example, output):
+    """A torch.export program with a free batch size."""
+    import torch
+
+    batch = torch.export.Dim("batch", min=1, max=65536)
+    program = torch.export.export(trained.model, (example,), dynamic_shapes=({0: batch},))
+    torch.export.save(program, output)
+    with torch.inference_mode():
+        return torch.export.load(output).module()(example)
+
+
+def to_onnx(trained, example, output):
+    """An ONNX file with a free batch size."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ValueError("ONNX needs more packages: pip install -e '.[export]'") from error
+    import torch
+
+    torch.onnx.export(
+        trained.model,
+        (example,),
+        output,
+        input_names=["input"],
+        output_names=["logits"],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
+    session = onnxruntime.InferenceSession(str(output), providers=["CPUExecutionProvider"])
+    (outputs,) = session.run(None, {"input": example.numpy()})
+    return torch.from_numpy(outputs)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,138 @@
+"""The embedded data set: pictures composed of handwritten digits, labelled by what they show."""
+
+import math
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from tkpr.data.core import MultiLabelData, Split
+
+CLASS_NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+# Shares of the images with 1 to 6 labels; the mean is 2.61.
+LABEL_COUNTS = np.array([0.25, 0.30, 0.20, 0.13, 0.08, 0.04])
+# How readily each digit is drawn: zero is in half of the images, nine in a tenth.
+CLASS_WEIGHTS = 0.8 ** np.arange(10)
+# The scans come writer by writer; testing on the last ones means testing on new writers.
+TEST_SCANS = 500
+GRID = 3  # cells along each side
+REPEATS = 3  # so many labels may be shown twice: 6 + 3 digits fill the 9 cells
+FRAGMENTS = 4
+NOISE = 0.1
+
+
+def load_mosaic(*, train_size: int, test_size: int, image_size: int, seed: int) -> MultiLabelData:
+    """Compose the data set from scikit-learn's 1,797 bundled scans (8 x 8 pixels, 17 grey levels).
+
+    An image shows one to six different digits, some of them twice, in random cells of a 3 x 3
+    grid, shifted, scaled and of varied brightness, among fragments of other scans, on an uneven
+    noisy ground. Both the number of labels and the frequencies of the classes are skewed. The
+    scans of the training images and those of the test images are disjoint. An image depends on
+    ``seed``, its split and its index alone.
+
+    Args:
+        train_size: number of training images.
+        test_size: number of test images.
+        image_size: side of the square images, in pixels.
+        seed: names the data set; another seed gives other images of the same kind.
+
+    Returns:
+        Grey images, one uint8 array ``[N, H, W]`` per split, with their labels.
+
+    Example:
+        >>> data = load_mosaic(train_size=5, test_size=3, image_size=64, seed=0)
+        >>> data.train.inputs.shape, data.train.targets.shape, data.train.ids[0]
+        ((5, 64, 64), (5, 10), 'train-00000')
+    """
+    if image_size < 24:
+        raise ValueError(f"image_size must be at least 24 pixels; got {image_size}")
+    digits = load_digits()
+    # Sorted by class within each part, so that a class is a range of rows.
+    train = np.argsort(digits.target[:-TEST_SCANS], kind="stable")
+    test = len(train) + np.argsort(digits.target[-TEST_SCANS:], kind="stable")
+
+    def compose(split: str, size: int, rows: np.ndarray) -> Split:
+        images = np.empty((size, image_size, image_size), np.uint8)
+        targets = np.empty((size, len(CLASS_NAMES)), np.uint8)
+        scans = (digits.images[rows] / digits.images.max()).astype(np.float32)
+        starts = np.searchsorted(digits.target[rows], np.arange(len(CLASS_NAMES) + 1))
+        for first in range(0, size, 64):
+            index = range(first, min(first + 64, size))
+            rngs = [np.random.default_rng([seed, split == "test", i]) for i in index]
+            images[index], targets[index] = _compose(rngs, scans, starts, image_size)
+        return Split(images, targets, [f"{split}-{i:05d}" for i in range(size)])
+
+    return MultiLabelData(
+        class_names=list(CLASS_NAMES),
+        train=compose("train", train_size, train),
+        test=compose("test", test_size, test),
+    )
+
+
+def _compose(
+    rngs: list[np.random.Generator], scans: np.ndarray, starts: np.ndarray, image_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compose one image per generator; class c has the scans ``starts[c]`` to ``starts[c + 1]``."""
+    counts, classes, cells = len(LABEL_COUNTS), len(CLASS_WEIGHTS), GRID * GRID
+
+    # Each image takes its random numbers from its own generator, all the rest is done at once.
+    draws = np.stack([rng.random(128, np.float32) for rng in rngs])
+    noise = np.stack([rng.integers(256, size=(image_size,) * 2, dtype=np.uint8) for rng in rngs])
+    taken = 0
+
+    def uniform(*shape: int) -> np.ndarray:
+        nonlocal taken
+        taken += math.prod(shape)
+        return draws[:, taken - math.prod(shape) : taken].reshape(-1, *shape)
+
+    count = 1 + np.searchsorted(LABEL_COUNTS.cumsum()[:-1], uniform(1))
+    # The n smallest of exponential variables with rates w: n classes with weights w, all different.
+    order = np.argsort(-np.log1p(-uniform(classes)) / CLASS_WEIGHTS)
+    targets = np.zeros((len(rngs), classes), np.uint8)
+    np.put_along_axis(targets, order, np.arange(classes) < count, axis=1)
+
+    # Every digit in a cell of its own: one of each label, then some of the first ones again.
+    slots = np.r_[:counts, :REPEATS]
+    label = order[:, slots]
+    shown = (slots < count) & ((np.arange(cells) < counts) | (uniform(cells) < 0.25))
+    digit = starts[label] + (uniform(cells) * np.diff(starts)[label]).astype(int)
+    cell = np.argsort(uniform(cells))
+    brightness = np.where(shown, 0.35 + 0.5 * uniform(cells), 0)
+
+    # Fragments are quarters of any scans, in any cells.
+    corner = (uniform(FRAGMENTS, 2, 1) * 5).astype(int)
+    inside = (corner <= np.arange(8)) & (np.arange(8) < corner + 4)
+    fragment = scans[(uniform(FRAGMENTS) * len(scans)).astype(int)]
+    fragment *= inside[:, :, 0, :, None] & inside[:, :, 1, None, :]
+
+    patch = np.concatenate([scans[digit], fragment], axis=1)
+    cell = np.concatenate([cell, (uniform(FRAGMENTS) * cells).astype(int)], axis=1)
+    patch *= np.concatenate([brightness, 0.6 * uniform(FRAGMENTS)], axis=1)[..., None, None]
+    side = (0.65 + 0.55 * uniform(cell.shape[1])) / GRID
+    centre = np.stack(np.divmod(cell, GRID), axis=-1).astype(np.float32)
+    centre = (centre + 0.25 + 0.5 * uniform(cell.shape[1], 2)) / GRID
+    centre = np.clip(centre, side[..., None] / 2, 1 - side[..., None] / 2)
+
+    level, slope = 0.05 + 0.2 * uniform(1, 1), 0.2 * uniform(2, 1) - 0.1
+    ramp = np.linspace(-1, 1, image_size, dtype=np.float32)
+    images = level + slope[:, :1] * ramp + slope[:, 1:] * ramp[:, None]
+    images += _place(patch, centre, side, image_size)
+    images += NOISE * (noise / np.float32(127.5) - 1)
+    return (images.clip(0, 1) * 255).astype(np.uint8), targets
+
+
+def _place(
+    patches: np.ndarray, centre: np.ndarray, side: np.ndarray, image_size: int
+) -> np.ndarray:
+    """Return images ``[N, H, W]``, each the sum of its patches ``[N, P, 8, 8]``.
+
+    A patch is enlarged by linear interpolation, a matrix ``[H, 8]`` on either side: an image is
+    the sum of rows @ patch @ columns^T. Centres ``[N, P, 2]`` and sides ``[N, P]`` are shares of
+    the image's side.
+    """
+    pixel = (np.arange(image_size, dtype=np.float32) + 0.5) / image_size
+    position = ((pixel - centre[..., None]) / side[..., None, None] + 0.5) * 8 - 0.5
+    weights = np.maximum(0, 1 - np.abs(position[..., None] - np.arange(8, dtype=np.float32)))
+    left, right = weights[:, :, 0] @ patches, weights[:, :, 1]
+    # [N, P, H, 8] becomes [N, H, P * 8]: one product then sums over the patches as well.
+    left, right = (m.swapaxes(1, 2).reshape(len(m), image_size, -1) for m in (left, right))
+    return left @ right.swapaxes(1, 2)

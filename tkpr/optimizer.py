@@ -1,0 +1,44 @@
+"""Which parameter is optimized how: weight decay, learning rates of head and losses."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from timm.optim import param_groups_weight_decay
+from torch import nn
+
+
+def parameter_groups(
+    model: nn.Module,
+    losses: Iterable[nn.Module],
+    *,
+    lr: float,
+    weight_decay: float,
+    head_lr_multiplier: float = 1.0,
+) -> list[dict[str, Any]]:
+    """Group the parameters of a model and of its losses for the optimizer.
+
+    Biases and other 1-D parameters are not decayed. A loss with learnable state names its own
+    multiple of the learning rate, ``learning_rate_multiplier``, and is not decayed either.
+
+    Args:
+        model: its classifier (timm's ``get_classifier``) is the head.
+        losses: those with parameters get a group of their own.
+        lr: the learning rate.
+        weight_decay: for parameters of two and more dimensions.
+        head_lr_multiplier: the head learns so many times faster.
+
+    >>> groups = parameter_groups(nn.Linear(3, 2), [], lr=0.1, weight_decay=0.01)
+    >>> [(group["lr"], group["weight_decay"], len(group["params"])) for group in groups]
+    [(0.1, 0.0, 1), (0.1, 0.01, 1)]
+    """
+    groups = [{"lr": lr, **group} for group in param_groups_weight_decay(model, weight_decay)]
+    if head_lr_multiplier != 1:
+        head = {id(p) for p in model.get_classifier().parameters()}  # type: ignore[operator]
+        for group in list(groups):
+            fast = [p for p in group["params"] if id(p) in head]
+            group["params"] = [p for p in group["params"] if id(p) not in head]
+            groups.append({**group, "params": fast, "lr": lr * head_lr_multiplier})
+    for loss in losses:
+        rate = lr * getattr(loss, "learning_rate_multiplier", 1.0)
+        groups.append({"params": list(loss.parameters()), "lr": rate, "weight_decay": 0.0})
+    return [group for group in groups if group["params"]]

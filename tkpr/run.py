@@ -1,0 +1,254 @@
+"""One run from its configuration to its folder: claim, build, train, write the results."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from omegaconf import DictConfig, OmegaConf
+from safetensors.torch import save
+from torch import nn
+
+from tkpr import atomic
+from tkpr.config import build
+from tkpr.data.assemble import TrainingData, assemble
+from tkpr.data.core import MultiLabelData
+from tkpr.finished import model_facts
+from tkpr.metrics import count_empty
+from tkpr.trainer import Trainer, measures, seed_everything
+
+log = logging.getLogger(__name__)
+
+# settings that say where and how fast a run computes, not what: they may change on a resume
+MACHINE = {
+    *(f"trainer.{key}" for key in ("accelerator", "devices", "num_nodes", "num_workers")),
+    *("dataset.root", "cache_dir", "run_dir"),
+}
+
+
+def run(cfg: DictConfig) -> dict[str, Any] | None:
+    """Train in the run folder unless that is done already or being done by someone else.
+
+    Returns:
+        What metrics.json holds, or None where another process is at work on the folder.
+    """
+    check(cfg)
+    folder = Path(cfg.run_dir)
+    fabric = Fabric(
+        accelerator=cfg.trainer.accelerator,
+        devices=cfg.trainer.devices,
+        num_nodes=cfg.trainer.num_nodes,
+        precision=cfg.trainer.precision,
+    )
+    fabric.launch()
+    with contextlib.ExitStack() as stack:
+        claimed = stack.enter_context(claim(folder, cfg)) if fabric.is_global_zero else None
+        if not fabric.broadcast(claimed):
+            log.info("another process is training in %s: skipped", folder)
+            return None
+        if (folder / "metrics.json").exists():
+            log.info("%s is finished: skipped", folder)
+            return json.loads((folder / "metrics.json").read_text())
+        if fabric.is_global_zero:
+            stack.enter_context(log_to(folder / "train.log"))
+        seed_everything(cfg.seed)
+        data = build_data(cfg, folder)
+        trainer = Trainer(cfg, fabric, data, build_model(cfg, data), folder)
+        start = time.monotonic()
+        trainer.fit()
+        logits = trainer.predict(data.test).numpy()
+        if fabric.is_global_zero:
+            return write_results(trainer, logits, time.monotonic() - start)
+    return None
+
+
+def check(cfg: DictConfig) -> None:
+    """Refuse settings that contradict each other."""
+    if cfg.trainer.patience and not cfg.split.holdout:
+        raise ValueError(
+            "early stopping may not look at the test set: set split.holdout=0.2 as well, or "
+            "trainer.patience=null"
+        )
+    if cfg.trainer.report == "ema" and not cfg.trainer.ema_decay:
+        raise ValueError("trainer.report=ema needs trainer.ema_decay, for instance 0.9997")
+    if cfg.trainer.report not in ("raw", "ema"):
+        raise ValueError(f"trainer.report must be raw or ema; got {cfg.trainer.report!r}")
+
+
+@contextlib.contextmanager
+def claim(folder: Path, cfg: DictConfig) -> Iterator[bool]:
+    """Lock a run folder and store the settings in it; yield False where another process has it.
+
+    The lock belongs to the process and ends with it, however it ends.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        settings = flat(OmegaConf.to_container(cfg, resolve=True))
+        stored = folder / "config.yaml"
+        if stored.exists():
+            before = flat(OmegaConf.to_container(OmegaConf.load(stored), resolve=True))
+            changed = sorted(
+                key
+                for key in {*settings, *before}
+                if settings.get(key) != before.get(key) and key not in MACHINE
+            )
+            if changed:
+                what = "; ".join(f"{k}: {before.get(k)} -> {settings.get(k)}" for k in changed)
+                raise ValueError(
+                    f"{folder} holds a run with other settings ({what}): "
+                    f"name another folder with run_dir=... or delete this one"
+                )
+        else:
+            atomic.write(stored, OmegaConf.to_yaml(cfg, resolve=True))
+        yield True
+
+
+@contextlib.contextmanager
+def log_to(file: Path) -> Iterator[None]:
+    """Write the log lines to a file as well, with the time."""
+    handler = logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s"))
+    logging.getLogger("tkpr").addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger("tkpr").removeHandler(handler)
+        handler.close()
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Turn nested settings into one level with dotted keys.
+
+    >>> flat({"loss": {"k": 5}, "seed": 0})
+    {'loss.k': 5, 'seed': 0}
+    """
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    parts = [flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in tree.items()]
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def build_data(
+    cfg: DictConfig, folder: Path | None = None, *, test_split: str = "test"
+) -> TrainingData:
+    """Load the data set and apply the labels, split and transforms of the configuration.
+
+    Args:
+        cfg: the whole configuration.
+        folder: the run folder, where what the learner may see is written down.
+        test_split: "train" tests on the training images.
+    """
+    data = build(cfg.dataset)
+    if test_split == "train":
+        data = MultiLabelData(data.class_names, data.train, data.train)
+    if cfg.split.limit:
+        data = data.limit(cfg.split.limit)
+    return assemble(
+        data,
+        labels=build(cfg.labels),
+        recipe=build(cfg.transform),
+        holdout=cfg.split.holdout,
+        seed=cfg.seed,
+        run_dir=folder,
+        cache_dir=cfg.cache_dir,
+    )
+
+
+def build_model(cfg: DictConfig, data: TrainingData) -> nn.Module:
+    """Build the model for the inputs and classes of the data."""
+    return build(cfg.model, facts=model_facts(input_shape(data), len(data.class_names)))
+
+
+def input_shape(data: TrainingData) -> tuple[int, ...]:
+    """The shape of one input as the network takes it."""
+    return tuple(data.test[0][0].shape)
+
+
+def write_results(trainer: Trainer, logits: np.ndarray, seconds: float) -> dict[str, Any]:
+    """Write predictions, weights and, last of all, metrics.json, which marks a run as finished."""
+    cfg, data, folder = trainer.cfg, trainer.data, trainer.folder
+    targets, ids = data.test.targets.numpy(), np.array(data.test.ids)
+    names = np.array(data.class_names)
+    atomic.write(
+        folder / "predictions.npz",
+        lambda file: np.savez_compressed(
+            file, logits=logits, targets=targets, ids=ids, class_names=names
+        ),
+    )
+    source = trainer.ema.module if trainer.ema and cfg.trainer.report == "ema" else trainer.module
+    weights = {key: value.contiguous().cpu() for key, value in source.state_dict().items()}
+    about = {
+        "class_names": json.dumps(data.class_names),
+        "input_shape": json.dumps(input_shape(data)),
+        "config": OmegaConf.to_yaml(cfg, resolve=True),
+    }
+    atomic.write(folder / "model.safetensors", save(weights, about))
+    results = {
+        "metrics": measures(trainer.history[-1]),
+        "selected_on": "held-out training images" if cfg.split.holdout else "the official test set",
+        "weights": cfg.trainer.report,
+        "epochs": len(trainer.history),
+        "seconds": seconds,
+        "folder": str(folder),
+        "config": OmegaConf.to_container(cfg, resolve=True),
+        "command": sys.argv,
+        "seed": cfg.seed,
+        "counts": data.counts | {"test_" + k: v for k, v in count_empty(targets).items()},
+        "versions": versions(),
+        "commit": commit(),
+    }
+    atomic.write(folder / "metrics.json", json.dumps(results, indent=2))
+    return results
+
+
+def versions() -> dict[str, str]:
+    """The versions that a run depends on."""
+    packages = ("tkpr", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "hydra-core")
+    return {"python": platform.python_version()} | {name: version(name) for name in packages}
+
+
+def commit() -> str | None:
+    """The commit of the project's source, marked where files have changed since."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        done = subprocess.run(
+            [*git, "describe", "--always", "--abbrev=40", "--dirty"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):  # not a checkout, or no git: nothing to tell
+        return None
+    return done.stdout.strip()
+
+
+def table(metrics: Mapping[str, float]) -> str:
+    """Lay the measures out with one row per measure and one column per K.
+
+    >>> print(table({"P@1": 0.5, "P@3": 0.25, "mAP": 0.75}))
+                       @1      @3
+    P              0.5000  0.2500
+    mAP            0.7500
+    """
+    ks = sorted({int(name.split("@")[1]) for name in metrics if "@" in name})
+    lines = [f"{'':<13}" + "".join(f"{'@' + str(k):>8}" for k in ks)]
+    for name in dict.fromkeys(name.split("@")[0] for name in metrics if "@" in name):
+        lines.append(f"{name:<13}" + "".join(f"{metrics[f'{name}@{k}']:>8.4f}" for k in ks))
+    lines += [f"{name:<13}{value:>8.4f}" for name, value in metrics.items() if "@" not in name]
+    return "\n".join(lines)

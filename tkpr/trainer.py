@@ -1,0 +1,307 @@
+"""Algorithm 1 of the paper: a warm-up loss for E_w epochs, then the main loss, on any devices."""
+
+import logging
+import random
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from omegaconf import DictConfig
+from timm.utils import ModelEmaV3
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, DistributedSampler
+from tqdm import tqdm
+
+from tkpr import checkpoint
+from tkpr.config import build
+from tkpr.data.assemble import TrainingData, loader
+from tkpr.data.features import FeatureDataset
+from tkpr.data.images import ImageDataset
+from tkpr.logbook import Logbook
+from tkpr.metrics import evaluate
+from tkpr.optimizer import parameter_groups
+
+log = logging.getLogger(__name__)
+
+Samples = ImageDataset | FeatureDataset
+
+
+def seed_everything(*numbers: int) -> None:
+    """Seed Python, NumPy and torch from a few numbers, so that an epoch can be replayed alone."""
+    seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+class Trainer:
+    """Trains one model with one pair of losses and keeps its run folder up to date.
+
+    Losses and models that need a moment of their own have a method for it, which the loop calls
+    where it exists:
+
+    * ``loss.set_epoch(epoch)`` before each epoch;
+    * ``loss.wants_update()`` and ``loss.update_labels(logits)`` after an epoch, with predictions
+      for the whole training set (EM+APL);
+    * ``loss.merge_state(all_reduce_max)`` after an epoch, when processes share the work (LL-Cp);
+    * ``model.learn_confounders(batches)`` before epoch ``model.context_epochs`` (CCD).
+
+    Args:
+        cfg: the whole configuration.
+        fabric: launched.
+        data: what to train and test on.
+        model: from images or features to logits.
+        folder: the run folder.
+    """
+
+    def __init__(
+        self, cfg: DictConfig, fabric: Fabric, data: TrainingData, model: nn.Module, folder: Path
+    ) -> None:
+        self.cfg, self.settings, self.fabric, self.data = cfg, cfg.trainer, fabric, data
+        self.folder = folder
+        known = facts(data, self.settings.epochs)
+        self.losses = [build(cfg.warmup, facts=known), build(cfg.loss, facts=known)]
+        self.module = model
+        self.epoch = 0
+        self.history: list[dict[str, float]] = []
+        saved = checkpoint.load(folder)
+        if saved:
+            self.module.load_state_dict(saved["model"])
+            for loss, state in zip(self.losses, saved["losses"], strict=True):
+                loss.load_state_dict(state)
+        self.loader = self.batches(data.train, shuffle=True)
+        self.set_up()
+        if saved:
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.scheduler.load_state_dict(saved["scheduler"])
+            self.fabric.strategy.precision.load_state_dict(saved["precision"])
+            if self.ema:
+                self.ema.load_state_dict(saved["ema"])
+            self.epoch, self.history = saved["epoch"], saved["history"]
+            log.info("resuming after epoch %d of %d", self.epoch, self.settings.epochs)
+
+    def set_up(self) -> None:
+        """Start optimizer, schedule and averaged weights from the model as it is."""
+        settings, fabric = self.settings, self.fabric
+        if settings.channels_last:
+            self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model = fabric.setup_module(
+            torch.compile(self.module) if settings.compile else self.module
+        )
+        self.criteria = [
+            fabric.setup_module(loss) if list(loss.parameters()) else fabric.to_device(loss)
+            for loss in self.losses
+        ]
+        groups = parameter_groups(
+            self.module,
+            self.losses if settings.warmup_epochs else self.losses[1:],
+            lr=self.cfg.optimizer.lr,
+            weight_decay=self.cfg.optimizer.weight_decay,
+            head_lr_multiplier=settings.head_lr_multiplier,
+        )
+        self.optimizer = fabric.setup_optimizers(build(self.cfg.optimizer)(groups))
+        stage = settings.epochs - getattr(self.module, "context_epochs", 0)
+        steps = stage * -(-len(self.loader) // settings.accumulate)
+        self.scheduler = build(self.cfg.scheduler)(self.optimizer.optimizer, max(steps, 2))
+        self.ema = ModelEmaV3(self.module, settings.ema_decay) if settings.ema_decay else None
+
+    def fit(self) -> dict[str, float]:
+        """Train for the epochs that are left and return the measures of the last one."""
+        with Logbook(self.folder, self.data, self.history, enabled=self.fabric.is_global_zero) as book:
+            while self.epoch < self.settings.epochs and not self.out_of_patience():
+                epoch, start = self.epoch, time.monotonic()
+                seed_everything(self.cfg.seed, epoch, self.fabric.global_rank)
+                self.begin_epoch(epoch)
+                row = self.train_epoch(epoch)
+                self.end_epoch(epoch)
+                logits = self.predict(self.data.test)
+                row |= evaluate(logits, self.data.test.targets, self.settings.ks)
+                row["seconds"] = time.monotonic() - start
+                self.history.append({"epoch": epoch + 1, **row})
+                self.epoch += 1
+                book.write(self.history, logits, total=self.settings.epochs)
+                self.save()
+        return measures(self.history[-1])
+
+    def criterion(self, epoch: int) -> nn.Module:
+        """Return the loss of an epoch: a hard switch after E_w epochs (Alg. 1)."""
+        return self.criteria[0 if epoch < self.settings.warmup_epochs else 1]
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Tell everyone the epoch; CCD changes its stage here."""
+        self.loader.sampler.set_epoch(epoch)  # type: ignore[union-attr]
+        self.data.train.set_epoch(epoch)
+        if epoch and epoch == getattr(self.module, "context_epochs", None):
+            batches = ((x, y) for x, y, _ in self.on_device(self.loader))
+            self.module.learn_confounders(batches, all_reduce_sum=self.all_reduce_sum)  # type: ignore[operator]
+            self.module.head.start_stage_two()  # type: ignore[operator, union-attr]
+            self.set_up()
+        for loss in self.losses:
+            if hasattr(loss, "set_epoch"):
+                loss.set_epoch(epoch)  # type: ignore[operator]
+
+    def train_epoch(self, epoch: int) -> dict[str, float]:
+        """One pass over the training set."""
+        settings, fabric, criterion = self.settings, self.fabric, self.criterion(epoch)
+        self.model.train()
+        criterion.train()
+        total, start = 0.0, time.monotonic()
+        bar = self.progress(self.loader, f"epoch {epoch + 1}/{settings.epochs}")
+        for step, (inputs, targets, index) in enumerate(self.on_device(bar), 1):
+            update = step % settings.accumulate == 0 or step == len(self.loader)
+            with fabric.no_backward_sync(self.model, enabled=not update):
+                logits = self.model(inputs)
+                loss = criterion(logits.float(), targets, index)
+                fabric.backward(loss / settings.accumulate)
+            value = loss.item()
+            if not np.isfinite(value):
+                self.stop_on(value, step, inputs, targets, index, logits)
+            total += value
+            if update:
+                if settings.clip_norm:
+                    fabric.clip_gradients(self.model, self.optimizer, max_norm=settings.clip_norm)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                self.scheduler.step()
+                if self.ema:
+                    self.ema.update(self.module)
+            if step % 10 == 0:
+                bar.set_postfix(loss=f"{value:.4f}", lr=f"{self.scheduler.get_last_lr()[0]:.2e}")
+        return {
+            "train_loss": float(self.all_reduce_sum(torch.tensor(total / step)))
+            / fabric.world_size,
+            "lr": self.scheduler.get_last_lr()[0],
+            "images_per_second": len(self.data.train) / (time.monotonic() - start),
+        }
+
+    def end_epoch(self, epoch: int) -> None:
+        """Let the losses that keep a state per sample bring it up to date."""
+        for loss in self.losses:
+            if hasattr(loss, "merge_state") and self.fabric.world_size > 1:
+                loss.merge_state(lambda tensor: self.fabric.all_reduce(tensor, reduce_op="max"))  # type: ignore[operator]
+        criterion: Any = self.losses[0 if epoch < self.settings.warmup_epochs else 1]
+        if hasattr(criterion, "wants_update") and criterion.wants_update():
+            criterion.update_labels(self.fabric.to_device(self.predict(self.data.train, ema=False)))
+
+    @torch.no_grad()
+    def predict(self, dataset: Samples, *, ema: bool | None = None) -> Tensor:
+        """Return fp32 logits ``[N, C]`` in the order of the data set, the same on every process.
+
+        Each process fills in the rows it computed; the sum over processes puts them together, so
+        every sample counts once whatever their number.
+        """
+        use_ema = self.settings.report == "ema" if ema is None else ema
+        model = self.ema.module if use_ema and self.ema else self.model
+        model.eval()
+        logits = torch.zeros(len(dataset), len(self.data.class_names), device=self.fabric.device)
+        for inputs, _, index in self.on_device(self.batches(dataset, shuffle=False)):
+            with self.fabric.autocast():
+                rows = model(inputs)
+            logits[index] = rows.float()
+        return self.all_reduce_sum(logits).cpu()
+
+    def save(self) -> None:
+        """Write everything that a resumed run needs; called between two epochs."""
+        if self.fabric.is_global_zero:
+            state = {
+                "model": self.module.state_dict(),
+                "ema": self.ema.state_dict() if self.ema else None,
+                "losses": [loss.state_dict() for loss in self.losses],
+                "optimizer": self.optimizer.state_dict(),
+                "scheduler": self.scheduler.state_dict(),
+                "precision": self.fabric.strategy.precision.state_dict(),
+                "epoch": self.epoch,
+                "history": self.history,
+            }
+            checkpoint.save(self.folder, state)
+        self.fabric.barrier()
+
+    def out_of_patience(self) -> bool:
+        """Early stopping: the monitored measure has not improved for ``patience`` epochs."""
+        patience, monitor = self.settings.patience, self.settings.monitor
+        if not patience or len(self.history) <= patience:
+            return False
+        sign = -1 if monitor == "ranking_loss" else 1
+        values = [sign * row[monitor] for row in self.history]
+        return max(values[-patience:]) <= max(values[:-patience])
+
+    def stop_on(self, value: float, step: int, inputs: Tensor, *batch: Tensor) -> None:
+        """Leave the batch behind a loss that is not finite, and stop."""
+        targets, index, logits = batch
+        names = [self.data.train.ids[row] for row in index.tolist()]
+        file = self.folder / f"bad_batch_rank{self.fabric.global_rank}.pt"
+        tensors = {"inputs": inputs, "targets": targets, "index": index, "logits": logits}
+        torch.save({key: tensor.detach().cpu() for key, tensor in tensors.items()}, file)
+        raise FloatingPointError(
+            f"the loss is {value} in epoch {self.epoch + 1}, step {step}, on the samples "
+            f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; the batch is in {file}, the "
+            f"last good state in {checkpoint.path(self.folder)}: lower the learning rate or clip "
+            f"the gradient (trainer.clip_norm=1)"
+        )
+
+    def batches(self, dataset: Samples, *, shuffle: bool) -> DataLoader:
+        """Cut a data set into batches; each process gets its share."""
+        fabric, settings = self.fabric, self.settings
+        if shuffle:
+            sampler: Any = DistributedSampler(
+                dataset,
+                num_replicas=fabric.world_size,
+                rank=fabric.global_rank,
+                seed=self.cfg.seed,
+                drop_last=settings.drop_last,
+            )
+        else:
+            sampler = range(fabric.global_rank, len(dataset), fabric.world_size)
+        return loader(
+            dataset,
+            batch_size=settings.batch_size,
+            sampler=sampler,
+            num_workers=settings.num_workers,
+            pin_memory=fabric.device.type == "cuda",
+            drop_last=shuffle and settings.drop_last,
+        )
+
+    def on_device(self, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Move batches to the device as they come, and there from bytes to numbers."""
+        for batch in batches:
+            inputs, targets, index = self.fabric.to_device(batch)
+            inputs = self.data.finish(inputs)
+            if inputs.ndim == 4 and not self.settings.channels_last:
+                inputs = inputs.contiguous()
+            yield inputs, targets, index
+
+    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
+        """Return the sum over all processes."""
+        return self.fabric.all_reduce(self.fabric.to_device(tensor), reduce_op="sum")  # type: ignore[return-value]
+
+    def progress(self, batches: DataLoader, title: str) -> tqdm:
+        """A bar on a terminal of the first process; silent in a log."""
+        quiet = True if not self.fabric.is_global_zero else None
+        return tqdm(batches, desc=title, disable=quiet, leave=False, dynamic_ncols=True)
+
+
+def measures(row: dict[str, float]) -> dict[str, float]:
+    """The part of a row of the history that measures the model.
+
+    >>> measures({"epoch": 1, "train_loss": 0.3, "mAP@3": 0.9, "seconds": 2.5})
+    {'mAP@3': 0.9}
+    """
+    rest = ("epoch", "train_loss", "lr", "images_per_second", "seconds")
+    return {name: value for name, value in row.items() if name not in rest}
+
+
+def facts(data: TrainingData, num_epochs: int) -> dict[str, Any]:
+    """What losses may ask to know of the training set."""
+    targets = torch.from_numpy(data.train_targets)
+    return {
+        "num_samples": targets.shape[0],
+        "num_classes": targets.shape[1],
+        "class_counts": targets.sum(0),
+        "expected_positives": float(data.clean_targets.sum(1).mean()),
+        "train_targets": targets,
+        "num_epochs": num_epochs,
+    }
