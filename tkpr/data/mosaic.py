@@ -108,8 +108,8 @@ def _compose(
     cell = np.concatenate([cell, (uniform(FRAGMENTS) * cells).astype(int)], axis=1)
     patch *= np.concatenate([brightness, 0.6 * uniform(FRAGMENTS)], axis=1)[..., None, None]
     side = (0.65 + 0.55 * uniform(cell.shape[1])) / GRID
-    centre = np.stack(np.divmod(cell, GRID), axis=-1).astype(np.float32)
-    centre = (centre + 0.25 + 0.5 * uniform(cell.shape[1], 2)) / GRID
+    where = np.stack(np.divmod(cell, GRID), axis=-1).astype(np.float32)
+    centre = (where + 0.25 + 0.5 * uniform(cell.shape[1], 2)) / GRID
     centre = np.clip(centre, side[..., None] / 2, 1 - side[..., None] / 2)
 
     level, slope = 0.05 + 0.2 * uniform(1, 1), 0.2 * uniform(2, 1) - 0.1

@@ -1,0 +1,154 @@
+"""What the learner may see of the labels; each function takes the training split.
+
+1 is an observed positive label, 0 is a label that was not observed: absent or unknown.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tkpr.data.core import Split
+from tkpr.data.files import absolute, read_lines
+from tkpr.data.report import checksum
+
+
+def full(split: Split) -> np.ndarray:
+    """Return all labels, uint8 ``[N, C]``."""
+    return split.targets
+
+
+def single_positive(
+    split: Split, *, seed: int, list_file: str | Path | None, index_order: str
+) -> np.ndarray:
+    """Keep one positive label of each sample.
+
+    The draw is that of the single-positive papers, number by number: for each row in order, the
+    indices of its positive labels are shuffled and the first is kept, then those of its negative
+    labels are shuffled too, though none is kept. It depends on the order of the rows, which is an
+    option of the data sets. A row without labels stays empty.
+
+    Args:
+        split: the whole training split, before anything is held out.
+        seed: of the draw; 1200 in the papers. Not used with a list.
+        list_file: a file with a line "image,index" for each sample, packed by gzip or not, to take
+            the labels from instead. Images are compared by name, without folder and extension.
+        index_order: what an index in the list means: ``columns``: the column of the label matrix;
+            ``nuswide_published``: the order of the published lists of NUS-WIDE.
+
+    Example:
+        >>> targets = np.array([[1, 1, 0], [0, 1, 1]], dtype=np.uint8)
+        >>> split = Split(["a.jpg", "b.jpg"], targets, ["a", "b"])
+        >>> single_positive(split, seed=1200, list_file=None, index_order="columns")
+        array([[1, 0, 0],
+               [0, 1, 0]], dtype=uint8)
+    """
+    observed = np.zeros_like(split.targets)
+    if list_file is not None:
+        kept = _listed(split, absolute(list_file), index_order)
+        observed[np.arange(len(split)), kept] = 1
+        return observed
+    rng = np.random.RandomState(seed)
+    for row, labels in zip(observed, split.targets, strict=True):
+        positive, negative = np.flatnonzero(labels), np.flatnonzero(labels == 0)
+        rng.shuffle(positive)
+        rng.shuffle(negative)
+        row[positive[:1]] = 1
+    return observed
+
+
+def partial(split: Split, *, share: float, seed: int) -> np.ndarray:
+    """Keep a share of all positive labels, but at least one of each sample that has any.
+
+    First one label of each sample is kept, then as many of the others, drawn from the whole set,
+    as make up the share. So no less than one label a sample remains, however small the share.
+
+    Args:
+        split: the whole training split, before anything is held out.
+        share: the share of the positive labels to keep.
+        seed: of the draw.
+
+    Example:
+        >>> split = Split(list("abc"), np.ones((3, 4), dtype=np.uint8), list("abc"))
+        >>> partial(split, share=0.5, seed=0).sum(axis=1)
+        array([1, 2, 3], dtype=uint64)
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"the share of labels to keep must be above 0 and at most 1; got {share}")
+    rows, columns = np.nonzero(split.targets)
+    order = np.random.RandomState(seed).permutation(len(rows))
+    # In this order, the first label of each row comes before all other labels.
+    first = order[np.unique(rows[order], return_index=True)[1]]
+    order = np.concatenate([first, order[~np.isin(order, first)]])
+    kept = order[: max(len(first), round(share * len(rows)))]
+    observed = np.zeros_like(split.targets)
+    observed[rows[kept], columns[kept]] = 1
+    return observed
+
+
+def fix(path: Path, observed: np.ndarray, ids: Sequence[str]) -> None:
+    """Write the observed labels to ``path``, once; later draws must be equal.
+
+    Args:
+        path: an ``.npz`` file with ``observed``, ``ids`` and ``checksum``.
+        observed: the labels the learner sees, uint8 ``[N, C]``.
+        ids: the names of the samples.
+    """
+    if path.exists():
+        with np.load(path, allow_pickle=False) as stored:
+            same = np.array_equal(stored["observed"], observed)
+            if not (same and stored["ids"].tolist() == list(ids)):
+                raise ValueError(
+                    f"{path} holds other labels (checksum {stored['checksum']}) than were drawn "
+                    f"now ({checksum(observed)}); use the settings of that run or another folder"
+                )
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(f".{os.getpid()}.npz")
+    np.savez_compressed(
+        beside, observed=observed, ids=np.array(ids), checksum=np.array(checksum(observed))
+    )
+    os.replace(beside, path)
+
+
+def _listed(split: Split, path: Path, index_order: str) -> np.ndarray:
+    """Return the column that a list names for each sample."""
+    if index_order not in ("columns", "nuswide_published"):
+        raise ValueError(f"index_order must be columns or nuswide_published; got {index_order!r}")
+    order = list(range(split.targets.shape[1]))
+    if index_order == "nuswide_published":
+        from tkpr.data.nuswide import CONCEPTS, LIST_ORDER
+
+        order = [CONCEPTS.index(name) for name in LIST_ORDER]
+    row_of = {_stem(name): row for row, name in enumerate(split.ids)}
+    if len(row_of) < len(split):
+        raise ValueError(f"{len(split)} samples have only {len(row_of)} names without folders")
+    kept = np.full(len(split), -1)
+    for number, text in read_lines(path):
+        where = f"{path}, line {number}"
+        image, _, index = text.partition(",")
+        index = index.strip().removesuffix(".")  # the published list of NUS-WIDE has one "2."
+        if not index.isdecimal() or int(index) >= len(order):
+            wanted = f"'image,index' with an index from 0 to {len(order) - 1}"
+            raise ValueError(f"{where}: expected {wanted}; got {text!r}")
+        row, column = row_of.get(_stem(image)), order[int(index)]
+        if row is None:
+            raise ValueError(f"{where}: there is no training sample {image}")
+        if not split.targets[row, column]:
+            raise ValueError(
+                f"{where}: label {index} is not among the labels of {image}; "
+                "the list may be made for another set or need another index_order"
+            )
+        kept[row] = column
+    if (kept < 0).any():
+        missing = np.flatnonzero(kept < 0)
+        raise ValueError(
+            f"{path} has no label for {len(missing)} samples, the first is {split.ids[missing[0]]}"
+        )
+    return kept
+
+
+def _stem(name: str) -> str:
+    """Return the name of a file without folder and extension, quickly."""
+    return os.path.splitext(os.path.basename(name))[0]
