@@ -14,9 +14,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def main() -> None:
     """Read the command line, predict, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("run", type=Path, help="the folder of a finished run, or its model.safetensors")
-    parser.add_argument("overrides", nargs="*", help="dataset=... dataset.root=... transform.size=...")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "run", type=Path, help="the folder of a finished run, or its model.safetensors"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", help="dataset=... dataset.root=... transform.size=..."
+    )
     parser.add_argument("--split", choices=["test", "train"], default="test")
     parser.add_argument("--ks", type=int, nargs="+", default=[3, 5], help="K of the measures")
     parser.add_argument("--batch-size", type=int, default=64)

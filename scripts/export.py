@@ -10,8 +10,12 @@ from pathlib import Path
 
 def main() -> None:
     """Read the command line, export, compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("run", type=Path, help="the folder of a finished run, or its model.safetensors")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "run", type=Path, help="the folder of a finished run, or its model.safetensors"
+    )
     parser.add_argument("--format", choices=["safetensors", "torch", "onnx"], required=True)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()

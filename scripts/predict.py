@@ -16,8 +16,12 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 
 def main() -> None:
     """Read the command line, predict, write one row per image and label."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("run", type=Path, help="the folder of a finished run, or its model.safetensors")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "run", type=Path, help="the folder of a finished run, or its model.safetensors"
+    )
     parser.add_argument("images", type=Path, nargs="+", help="image files, or folders of them")
     parser.add_argument("--top", type=int, help="so many labels per image (default 5)")
     parser.add_argument("--threshold", type=float, help="the labels with at least this probability")

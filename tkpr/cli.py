@@ -19,7 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 # settings that do not change what is computed, and so not the name of the run
 UNNAMED = ("dataset=", "loss=", "run_dir=", "cache_dir=", "dataset.root=", "hydra")
-UNNAMED += tuple(f"trainer.{key}=" for key in ("accelerator", "devices", "num_nodes", "num_workers"))
+UNNAMED += tuple(
+    f"trainer.{key}=" for key in ("accelerator", "devices", "num_nodes", "num_workers")
+)
 
 
 def run_name(dataset: str, loss: str, overrides: Sequence[str]) -> str:
@@ -73,7 +75,7 @@ def explain(error: Exception, configs: Path, name: str) -> str:
         cfg = compose_without(key, configs, name)
         if accepts(cfg, key):
             return f"{key} is not set in the configuration, but it can be: write +{key}=..."
-        return f"no setting {key!r}: {nearest(key, list(keys(cfg)))}"
+        return f"no setting {key!r}: {nearest(key, keys(OmegaConf.to_container(cfg)))}"
     if isinstance(error, ConfigCompositionException) and error.__cause__:
         text = f"{text}: {error.__cause__}"
     return " ".join(text.split())
@@ -104,13 +106,17 @@ def compose_without(key: str, configs: Path, name: str) -> DictConfig:
         return hydra.compose(name, first)
 
 
-def keys(cfg: DictConfig, prefix: str = "") -> list[str]:
-    """List the dotted keys and the groups of a configuration."""
+def keys(tree: Any, prefix: str = "") -> list[str]:
+    """List the dotted keys of nested settings.
+
+    >>> keys({"loss": {"k": 5}, "seed": 0})
+    ['loss', 'loss.k', 'seed']
+    """
     found = []
-    for key in cfg:
+    for key, value in tree.items():
         found.append(f"{prefix}{key}")
-        if isinstance(cfg._get_node(key), DictConfig) and not cfg._is_missing(key):
-            found += keys(cfg._get_node(key), f"{prefix}{key}.")  # type: ignore[arg-type]
+        if isinstance(value, dict):
+            found += keys(value, f"{prefix}{key}.")
     return found
 
 

@@ -54,7 +54,11 @@ def load_model(path: Path) -> TrainedModel:
 
 def model_facts(input_shape: tuple[int, ...], num_classes: int) -> dict[str, Any]:
     """What a model may ask to know: the number of classes and the size of its inputs."""
-    size = {"in_features": input_shape[0]} if len(input_shape) == 1 else {"image_size": input_shape[-1]}
+    size = (
+        {"in_features": input_shape[0]}
+        if len(input_shape) == 1
+        else {"image_size": input_shape[-1]}
+    )
     return {"num_classes": num_classes, **size}
 
 

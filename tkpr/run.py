@@ -6,7 +6,6 @@ import json
 import logging
 import platform
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from hydra.core.hydra_config import HydraConfig
 from lightning_fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import save
@@ -201,13 +200,13 @@ def write_results(trainer: Trainer, logits: np.ndarray, seconds: float) -> dict[
     atomic.write(folder / "model.safetensors", save(weights, about))
     results = {
         "metrics": measures(trainer.history[-1]),
-        "selected_on": "held-out training images" if cfg.split.holdout else "the official test set",
+        "tested_on": "held-out training images" if cfg.split.holdout else "the official test set",
         "weights": cfg.trainer.report,
         "epochs": len(trainer.history),
         "seconds": seconds,
         "folder": str(folder),
         "config": OmegaConf.to_container(cfg, resolve=True),
-        "command": sys.argv,
+        "overrides": list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],
         "seed": cfg.seed,
         "counts": data.counts | {"test_" + k: v for k, v in count_empty(targets).items()},
         "versions": versions(),

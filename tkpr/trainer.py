@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -64,8 +64,8 @@ class Trainer:
         self.cfg, self.settings, self.fabric, self.data = cfg, cfg.trainer, fabric, data
         self.folder = folder
         known = facts(data, self.settings.epochs)
-        self.losses = [build(cfg.warmup, facts=known), build(cfg.loss, facts=known)]
-        self.module = model
+        self.losses: list[Any] = [build(cfg.warmup, facts=known), build(cfg.loss, facts=known)]
+        self.module: Any = model
         self.epoch = 0
         self.history: list[dict[str, float]] = []
         saved = checkpoint.load(folder)
@@ -73,7 +73,7 @@ class Trainer:
             self.module.load_state_dict(saved["model"])
             for loss, state in zip(self.losses, saved["losses"], strict=True):
                 loss.load_state_dict(state)
-        self.loader = self.batches(data.train, shuffle=True)
+        self.loader: Any = self.batches(data.train, shuffle=True)
         self.set_up()
         if saved:
             self.optimizer.load_state_dict(saved["optimizer"])
@@ -88,11 +88,11 @@ class Trainer:
         """Start optimizer, schedule and averaged weights from the model as it is."""
         settings, fabric = self.settings, self.fabric
         if settings.channels_last:
-            self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.model = fabric.setup_module(
-            torch.compile(self.module) if settings.compile else self.module
+            self.module = self.module.to(memory_format=torch.channels_last)
+        self.model: Any = fabric.setup_module(
+            cast(nn.Module, torch.compile(self.module)) if settings.compile else self.module
         )
-        self.criteria = [
+        self.criteria: list[Any] = [
             fabric.setup_module(loss) if list(loss.parameters()) else fabric.to_device(loss)
             for loss in self.losses
         ]
@@ -103,7 +103,7 @@ class Trainer:
             weight_decay=self.cfg.optimizer.weight_decay,
             head_lr_multiplier=settings.head_lr_multiplier,
         )
-        self.optimizer = fabric.setup_optimizers(build(self.cfg.optimizer)(groups))
+        self.optimizer = cast(Any, fabric.setup_optimizers(build(self.cfg.optimizer)(groups)))
         stage = settings.epochs - getattr(self.module, "context_epochs", 0)
         steps = stage * -(-len(self.loader) // settings.accumulate)
         self.scheduler = build(self.cfg.scheduler)(self.optimizer.optimizer, max(steps, 2))
@@ -111,7 +111,9 @@ class Trainer:
 
     def fit(self) -> dict[str, float]:
         """Train for the epochs that are left and return the measures of the last one."""
-        with Logbook(self.folder, self.data, self.history, enabled=self.fabric.is_global_zero) as book:
+        with Logbook(
+            self.folder, self.data, self.history, enabled=self.fabric.is_global_zero
+        ) as book:
             while self.epoch < self.settings.epochs and not self.out_of_patience():
                 epoch, start = self.epoch, time.monotonic()
                 seed_everything(self.cfg.seed, epoch, self.fabric.global_rank)
@@ -133,16 +135,16 @@ class Trainer:
 
     def begin_epoch(self, epoch: int) -> None:
         """Tell everyone the epoch; CCD changes its stage here."""
-        self.loader.sampler.set_epoch(epoch)  # type: ignore[union-attr]
+        self.loader.sampler.set_epoch(epoch)
         self.data.train.set_epoch(epoch)
         if epoch and epoch == getattr(self.module, "context_epochs", None):
             batches = ((x, y) for x, y, _ in self.on_device(self.loader))
-            self.module.learn_confounders(batches, all_reduce_sum=self.all_reduce_sum)  # type: ignore[operator]
-            self.module.head.start_stage_two()  # type: ignore[operator, union-attr]
+            self.module.learn_confounders(batches, all_reduce_sum=self.all_reduce_sum)
+            self.module.head.start_stage_two()
             self.set_up()
         for loss in self.losses:
             if hasattr(loss, "set_epoch"):
-                loss.set_epoch(epoch)  # type: ignore[operator]
+                loss.set_epoch(epoch)
 
     def train_epoch(self, epoch: int) -> dict[str, float]:
         """One pass over the training set."""
@@ -182,8 +184,8 @@ class Trainer:
         """Let the losses that keep a state per sample bring it up to date."""
         for loss in self.losses:
             if hasattr(loss, "merge_state") and self.fabric.world_size > 1:
-                loss.merge_state(lambda tensor: self.fabric.all_reduce(tensor, reduce_op="max"))  # type: ignore[operator]
-        criterion: Any = self.losses[0 if epoch < self.settings.warmup_epochs else 1]
+                loss.merge_state(lambda tensor: self.fabric.all_reduce(tensor, reduce_op="max"))
+        criterion = self.losses[0 if epoch < self.settings.warmup_epochs else 1]
         if hasattr(criterion, "wants_update") and criterion.wants_update():
             criterion.update_labels(self.fabric.to_device(self.predict(self.data.train, ema=False)))
 
@@ -238,9 +240,9 @@ class Trainer:
         torch.save({key: tensor.detach().cpu() for key, tensor in tensors.items()}, file)
         raise FloatingPointError(
             f"the loss is {value} in epoch {self.epoch + 1}, step {step}, on the samples "
-            f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; the batch is in {file}, the "
-            f"last good state in {checkpoint.path(self.folder)}: lower the learning rate or clip "
-            f"the gradient (trainer.clip_norm=1)"
+            f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; the batch is in {file}, "
+            f"the last good state in {checkpoint.path(self.folder)}: lower the learning rate or "
+            f"clip the gradient (trainer.clip_norm=1)"
         )
 
     def batches(self, dataset: Samples, *, shuffle: bool) -> DataLoader:
@@ -276,7 +278,7 @@ class Trainer:
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """Return the sum over all processes."""
-        return self.fabric.all_reduce(self.fabric.to_device(tensor), reduce_op="sum")  # type: ignore[return-value]
+        return cast(Tensor, self.fabric.all_reduce(self.fabric.to_device(tensor), reduce_op="sum"))
 
     def progress(self, batches: DataLoader, title: str) -> tqdm:
         """A bar on a terminal of the first process; silent in a log."""

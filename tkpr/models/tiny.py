@@ -1,0 +1,24 @@
+"""A ResNet for images of some 64 pixels, small enough for a CPU."""
+
+from typing import Any
+
+from timm.models.resnet import BasicBlock, ResNet
+from torch import nn
+
+
+def tiny(num_classes: int, *, width: int) -> nn.Module:
+    """Four stages of one block each; the stem halves the image once instead of twice.
+
+    Args:
+        num_classes: C (0: features only).
+        width: channels of the first stage, doubled at each of the others.
+
+    >>> sum(p.numel() for p in tiny(10, width=16).parameters())
+    318186
+    """
+    channels = tuple(width * 2**stage for stage in range(4))
+    block: Any = BasicBlock
+    model: Any = ResNet(block, (1, 1, 1, 1), num_classes=num_classes, channels=channels)
+    model.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=2, padding=1, bias=False)
+    model.maxpool = nn.Identity()
+    return model
