@@ -10,6 +10,7 @@ from tkpr.losses.univariate import Univariate
 from tkpr.theory.bayes import delta, label_sets, pairwise_risk, random_distribution
 from tkpr.theory.consistency import (
     TIE,
+    Pairs,
     compare,
     conditional_risk,
     isotonic,
@@ -249,6 +250,14 @@ def test_pairwise_surrogates_invert_a_pair(surrogate):
     for k in (1, 2):
         values = [float(v) for v in delta(distribution, 3, alpha=2, k=k)]
         assert compare(minimiser(values, k=k, surrogate=surrogate), values).inverted == 0
+
+
+def test_compare_counts_the_pairs_that_matter_to_the_top():
+    scores, values = [3.0, 1.0, 1.0, 2.0], [4, 3, 2, 1]
+    assert compare(scores, values) == Pairs(inverted=2, tied=1, total=6)
+    assert compare(scores, values, k=1) == Pairs(inverted=0, tied=0, total=3)
+    assert compare(scores, values, k=2) == Pairs(inverted=1, tied=1, total=5)
+    assert compare(scores, values, k=1) + compare(scores, values) == Pairs(2, 1, 9)
 
 
 def test_ranking_weights_give_the_risk_of_every_order():

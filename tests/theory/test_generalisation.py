@@ -18,6 +18,7 @@ from tkpr.theory.generalisation import (
     law_factor,
     linear_complexity,
     local_constant,
+    measured_ratio,
     order_as_printed,
     row_as_printed,
     shares,
@@ -33,21 +34,6 @@ def row_losses(scores, targets, k, alpha, name):
     """Return L_K^{alpha,l} of each row."""
     weights = targets / weighting(targets.sum(1, keepdim=True), alpha=alpha, k=k)
     return conditional_risk(scores, weights, k=k, surrogate=name) / k
-
-
-def ratios(k, alpha, name, q, *, num_labels=12, count=3000, seed=0):
-    """Return |L(s) - L(s')| / ||s - s'|| for random pairs of scores in [0, 1], near and far."""
-    generator = torch.Generator().manual_seed(seed)
-    scores = torch.rand(count, num_labels, generator=generator, dtype=torch.float64)
-    step = torch.randn(count, num_labels, generator=generator, dtype=torch.float64)
-    reach = 10 ** (-4 * torch.rand(count, 1, generator=generator, dtype=torch.float64))
-    other = (scores + reach * step).clamp(0, 1)
-    targets = torch.zeros(count, num_labels, dtype=torch.float64)
-    targets[:, :q] = 1
-    difference = row_losses(scores, targets, k, alpha, name) - row_losses(
-        other, targets, k, alpha, name
-    )
-    return difference.abs() / (scores - other).norm(dim=1)
 
 
 def test_row_losses_are_the_loss_of_the_package():
@@ -75,12 +61,31 @@ def test_alpha_agrees_with_the_package():
 def test_measured_lipschitz_ratios_stay_below_the_constants(name, alpha):
     for k in (1, 3, 5):
         for q in range(1, k + 1):
-            largest = ratios(k, alpha, name, q).max().item() / surrogate_slope(name)
+            ratio = measured_ratio(q, alpha=alpha, k=k, surrogate=name)
+            largest = ratio / surrogate_slope(name)
             sharp = float(sharp_constant(q, alpha=alpha, k=k))
             local = float(local_constant(q, alpha=alpha, k=k))
             assert largest <= sharp <= local <= largest_constant(k, alpha=alpha)
             assert local <= math.sqrt(2) * sharp * (1 + 1e-12)
             assert largest_constant(k, alpha=alpha) <= constant_as_printed(k, alpha=alpha) + 1e-12
+
+
+def test_measured_ratio_is_that_of_the_loss():
+    # the same pairs, through the loss of the package
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand((50, 12), generator=generator, dtype=torch.float64)
+    step = torch.randn((50, 12), generator=generator, dtype=torch.float64)
+    reach = 10 ** (-4 * torch.rand((50, 1), generator=generator, dtype=torch.float64))
+    other = (scores + reach * step).clamp(0, 1)
+    targets = torch.zeros(1, 12)
+    targets[0, :3] = 1
+    loss = TKPR(alpha=3, k=4, surrogate="logistic", scores="raw")
+    ratios = [
+        abs(loss(s[None], targets) - loss(t[None], targets)).item() / (s - t).norm().item()
+        for s, t in zip(scores, other, strict=True)
+    ]
+    measured = measured_ratio(3, alpha=3, k=4, surrogate="logistic", pairs=50)
+    assert measured == pytest.approx(max(ratios))
 
 
 def test_sharp_constant_is_attained():

@@ -243,7 +243,7 @@ def train(delta: Tensor, *, k: int, surrogate: str, activation: str, steps: int 
 
 @dataclass(frozen=True)
 class Pairs:
-    """How scores treat the pairs of labels with different values.
+    """How scores treat pairs of labels with different values.
 
     Attributes:
         inverted: pairs in the wrong order.
@@ -255,19 +255,33 @@ class Pairs:
     tied: int
     total: int
 
+    def __add__(self, other: "Pairs") -> "Pairs":
+        return Pairs(
+            self.inverted + other.inverted, self.tied + other.tied, self.total + other.total
+        )
 
-def compare(scores: Sequence[float], values: Sequence[float], *, tolerance: float = TIE) -> Pairs:
+
+def compare(
+    scores: Sequence[float],
+    values: Sequence[float],
+    *,
+    k: int | None = None,
+    tolerance: float = TIE,
+) -> Pairs:
     """Count the pairs of labels that scores invert or tie, against values.
+
+    Args:
+        scores: one per label.
+        values: one per label; pairs of equal values do not count.
+        k: count only the pairs whose larger value is among the K largest, those that matter to
+            RPT_K; None counts all.
+        tolerance: scores that differ by no more than this are tied.
 
     >>> compare([1.0, 1.0, 2.0], [3, 2, 1])
     Pairs(inverted=2, tied=1, total=3)
     """
-    gaps = [
-        scores[i] - scores[j]
-        for i in range(len(scores))
-        for j in range(len(scores))
-        if values[i] > values[j]
-    ]
+    top = sorted(range(len(values)), key=lambda label: -values[label])[:k]
+    gaps = [scores[i] - scores[j] for i in top for j in range(len(scores)) if values[i] > values[j]]
     return Pairs(
         inverted=sum(gap < -tolerance for gap in gaps),
         tied=sum(abs(gap) <= tolerance for gap in gaps),

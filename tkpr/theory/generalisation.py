@@ -21,10 +21,12 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.optimize import brentq
 
 from tkpr.data.known import COCO, NUSWIDE, VOC, known_counts
 from tkpr.losses.inputs import choose
+from tkpr.theory.consistency import conditional_risk
 
 # VOC: an object marked difficult does not count. COCO: images without any object are left out.
 # NUS-WIDE: the version with 119,103 training images.
@@ -121,6 +123,37 @@ def surrogate_slope(name: str) -> float:
     4.0
     """
     return {"square": 4.0, "exponential": math.e, "logistic": 1 / (1 + math.exp(-1))}[name]
+
+
+def measured_ratio(
+    q: int,
+    *,
+    alpha: int,
+    k: int,
+    surrogate: str,
+    num_labels: int = 12,
+    pairs: int = 3000,
+    seed: int = 0,
+) -> float:
+    """The largest |L(s) - L(s')| / ||s - s'|| over random pairs of scores in [0, 1].
+
+    The pairs are at all distances from 1e-4 up. Divided by the surrogate's slope, the ratio may
+    exceed neither :func:`local_constant` nor :func:`sharp_constant`.
+
+    >>> ratio = measured_ratio(2, alpha=2, k=3, surrogate="square") / surrogate_slope("square")
+    >>> 0.5 < ratio < float(sharp_constant(2, alpha=2, k=3))
+    True
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shape = (pairs, num_labels)
+    scores = torch.rand(shape, generator=generator, dtype=torch.float64)
+    step = torch.randn(shape, generator=generator, dtype=torch.float64)
+    reach = 10 ** (-4 * torch.rand((pairs, 1), generator=generator, dtype=torch.float64))
+    other = (scores + reach * step).clamp(0, 1)
+    # the loss of one sample is the conditional risk for Delta = y / alpha, over K
+    weights = (torch.arange(num_labels) < q).double() / float(alpha_of(q, alpha=alpha, k=k)) / k
+    here, there = (conditional_risk(s, weights, k=k, surrogate=surrogate) for s in (scores, other))
+    return float(((here - there).abs() / (scores - other).norm(dim=1)).max())
 
 
 def shares(histogram: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
