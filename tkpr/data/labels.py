@@ -6,9 +6,11 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from tkpr import atomic
 from tkpr.data.core import Split
 from tkpr.data.files import absolute, read_lines
 from tkpr.data.report import checksum
@@ -105,11 +107,12 @@ def fix(path: Path, observed: np.ndarray, ids: Sequence[str]) -> None:
                 )
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}.npz")
-    np.savez_compressed(
-        beside, observed=observed, ids=np.array(ids), checksum=np.array(checksum(observed))
-    )
-    os.replace(beside, path)
+    arrays: dict[str, Any] = {
+        "observed": observed,
+        "ids": np.array(ids),
+        "checksum": np.array(checksum(observed)),
+    }
+    atomic.write(path, lambda opened: np.savez_compressed(opened, **arrays))
 
 
 def _listed(split: Split, path: Path, index_order: str) -> np.ndarray:

@@ -17,7 +17,7 @@ TEST_SCANS = 500
 GRID = 3  # cells along each side
 REPEATS = 3  # so many labels may be shown twice: 6 + 3 digits fill the 9 cells
 FRAGMENTS = 4
-NOISE = 0.1
+NOISE = 0.08
 
 
 def load_mosaic(*, train_size: int, test_size: int, image_size: int, seed: int) -> MultiLabelData:
@@ -96,7 +96,7 @@ def _compose(
     shown = (slots < count) & ((np.arange(cells) < counts) | (uniform(cells) < 0.25))
     digit = starts[label] + (uniform(cells) * np.diff(starts)[label]).astype(int)
     cell = np.argsort(uniform(cells))
-    brightness = np.where(shown, 0.35 + 0.5 * uniform(cells), 0)
+    brightness = np.where(shown, 0.4 + 0.45 * uniform(cells), 0)
 
     # Fragments are quarters of any scans, in any cells.
     corner = (uniform(FRAGMENTS, 2, 1) * 5).astype(int)
@@ -106,8 +106,8 @@ def _compose(
 
     patch = np.concatenate([scans[digit], fragment], axis=1)
     cell = np.concatenate([cell, (uniform(FRAGMENTS) * cells).astype(int)], axis=1)
-    patch *= np.concatenate([brightness, 0.6 * uniform(FRAGMENTS)], axis=1)[..., None, None]
-    side = (0.65 + 0.55 * uniform(cell.shape[1])) / GRID
+    patch *= np.concatenate([brightness, 0.5 * uniform(FRAGMENTS)], axis=1)[..., None, None]
+    side = (0.7 + 0.5 * uniform(cell.shape[1])) / GRID
     where = np.stack(np.divmod(cell, GRID), axis=-1).astype(np.float32)
     centre = (where + 0.25 + 0.5 * uniform(cell.shape[1], 2)) / GRID
     centre = np.clip(centre, side[..., None] / 2, 1 - side[..., None] / 2)

@@ -1,0 +1,169 @@
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from PIL import Image
+from torch.utils.data import RandomSampler
+
+from tests.data.miniature import CONFIGS
+from tkpr.config import build
+from tkpr.data import labels, transforms
+from tkpr.data.assemble import assemble, loader
+from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.labels import single_positive
+from tkpr.data.mosaic import load_mosaic
+from tkpr.data.report import checksum
+from tkpr.data.splits import holdout
+
+ONE = partial(single_positive, seed=1200, list_file=None, index_order="columns")
+LIGHT = transforms.shift(size=32, pixels=2, normalise=False)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_mosaic(train_size=40, test_size=10, image_size=32, seed=0)
+
+
+@pytest.fixture
+def on_disk(tmp_path):
+    """A data set of image files."""
+    rng = np.random.default_rng(0)
+
+    def split(name, size):
+        paths = [tmp_path / f"{name}{number}.png" for number in range(size)]
+        for path in paths:
+            Image.fromarray(rng.integers(256, size=(9, 7, 3), dtype=np.uint8)).save(path)
+        targets = rng.integers(2, size=(size, 4)).astype(np.uint8)
+        return Split(paths, targets, [path.stem for path in paths])
+
+    return MultiLabelData(list("abcd"), split("train", 10), split("test", 4))
+
+
+def everything(dataset, **options):
+    batches = list(loader(dataset, batch_size=7, **options))
+    return [torch.cat(parts) for parts in zip(*batches, strict=True)]
+
+
+def test_official_splits(data):
+    ready = assemble(data, labels=labels.full, recipe=LIGHT)
+    images, targets, index = everything(ready.test)
+    assert np.array_equal(images[:, 0], data.test.inputs)  # not augmented
+    assert np.array_equal(targets, data.test.targets)
+    assert index.tolist() == list(range(10))
+    assert np.array_equal(everything(ready.train)[1], data.train.targets)
+    assert ready.class_names == data.class_names
+    assert ready.finish(images).max() <= 1
+    assert list(ready.train.ids) == list(data.train.ids)
+
+
+def test_training_sees_single_labels_and_testing_all(data):
+    ready = assemble(data, labels=ONE, recipe=LIGHT)
+    assert np.array_equal(ready.train_targets, ONE(data.train))
+    assert np.array_equal(everything(ready.train)[1], ready.train_targets)
+    assert np.array_equal(ready.clean_targets, data.train.targets)
+    assert np.array_equal(everything(ready.test)[1], data.test.targets)
+
+
+def test_labels_are_drawn_before_a_part_is_held_out(data):
+    ready = assemble(data, labels=ONE, recipe=LIGHT, holdout=0.25)
+    rows, held = holdout(40, 0.25, seed=1200)
+    assert np.array_equal(ready.train_targets, ONE(data.train)[rows])
+    assert np.array_equal(ready.clean_targets, data.train.targets[rows])
+    images, targets, _ = everything(ready.test)
+    assert np.array_equal(targets, data.train.targets[held])  # the clean ones
+    assert np.array_equal(images[:, 0], data.train.inputs[held])
+    assert (len(ready.train), len(ready.test)) == (30, 10)
+
+
+def test_counts(data):
+    ready = assemble(data, labels=ONE, recipe=LIGHT, holdout=0.25)
+    assert ready.counts == {
+        "classes": 10,
+        "train_images": 30,
+        "train_labels": 30,
+        "train_labels_all": int(ready.clean_targets.sum()),
+        "train_without_label": 0,
+        "train_checksum": checksum(ready.train_targets),
+        "test_images": 10,
+        "test_labels": int(ready.test.targets.sum()),
+        "test_without_label": 0,
+        "test_checksum": checksum(ready.test.targets.numpy()),
+    }
+
+
+@pytest.mark.parametrize("make", [labels.full, ONE, partial(labels.partial, share=0.6, seed=3)])
+def test_everything_is_the_same_on_every_run_and_for_any_number_of_workers(data, make):
+    def run(num_workers):
+        ready = assemble(data, labels=make, recipe=LIGHT, holdout=0.25, seed=3)
+        order = RandomSampler(ready.train, generator=torch.Generator().manual_seed(1))
+        ready.train.set_epoch(2)
+        train = everything(ready.train, sampler=order, num_workers=num_workers)
+        return [*train, *everything(ready.test, num_workers=num_workers)]
+
+    first = run(0)
+    for num_workers in (0, 1, 2):
+        for one, other in zip(first, run(num_workers), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_observed_labels_are_written_once_and_compared(data, tmp_path):
+    assemble(data, labels=ONE, recipe=LIGHT, run_dir=tmp_path)
+    # another share held out, or a resumed run: the same draw
+    assemble(data, labels=ONE, recipe=LIGHT, run_dir=tmp_path, holdout=0.2)
+    with np.load(tmp_path / "observed_labels.npz") as stored:
+        assert np.array_equal(stored["observed"], ONE(data.train))
+        assert str(stored["checksum"]) == checksum(ONE(data.train))
+    with pytest.raises(ValueError, match="holds other labels"):
+        assemble(data, labels=partial(ONE, seed=1), recipe=LIGHT, run_dir=tmp_path)
+
+
+def test_files_are_decoded_once_for_all_parts(on_disk, tmp_path, monkeypatch):
+    from tkpr.data import images
+
+    decoded = []
+    original = images.read_image
+    monkeypatch.setattr(
+        images, "read_image", lambda path, **o: decoded.append(path) or original(path, **o)
+    )
+    recipe = transforms.spml(size=8, normalise=True)
+    for share in (0, 0.3, 0):
+        ready = assemble(
+            on_disk, labels=labels.full, recipe=recipe, holdout=share, cache_dir=tmp_path / "cache"
+        )
+        train, test = everything(ready.train), everything(ready.test)
+        assert len(train[2]) + len(test[2]) == (10 if share else 14)
+    assert sorted(decoded) == sorted([*on_disk.train.inputs, *on_disk.test.inputs])
+
+
+def test_features_and_images_need_their_own_transforms(data):
+    rows = Split(np.eye(4, 3, dtype=np.float32), np.eye(4, 2, dtype=np.uint8), list("abcd"))
+    features = MultiLabelData(["x", "y"], rows, rows)
+    ready = assemble(features, labels=labels.full, recipe=transforms.none(), holdout=0.25)
+    inputs, _, _ = everything(ready.train)
+    assert torch.equal(ready.finish(inputs), inputs)
+    assert inputs.shape == (3, 3)
+    with pytest.raises(ValueError, match=r"holds features, .* transform=none"):
+        assemble(features, labels=labels.full, recipe=LIGHT)
+    with pytest.raises(ValueError, match=r"holds images, .* transform=asl"):
+        assemble(data, labels=labels.full, recipe=transforms.none())
+
+
+@pytest.mark.parametrize("name", ["full", "single_positive", "partial"])
+def test_label_configs_can_be_built(name, data):
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        cfg = compose("train", [f"labels={name}"])
+    observed = build(cfg.labels)(data.train)
+    assert observed.dtype == np.uint8
+    assert (observed <= data.train.targets).all()
+    assert observed.any(axis=1).all()
+
+
+def test_default_config_builds_the_mosaic():
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        cfg = compose("train", ["dataset.train_size=8", "dataset.test_size=4"])
+    ready = assemble(build(cfg.dataset), labels=build(cfg.labels), recipe=build(cfg.transform))
+    images, targets, _ = everything(ready.train)
+    assert images.shape == (8, 3, 64, 64)
+    assert targets.shape == (8, 10)

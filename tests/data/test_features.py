@@ -1,0 +1,157 @@
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from tests.data.miniature import CONFIGS
+from tkpr.config import build
+from tkpr.data.core import Split
+from tkpr.data.features import FeatureDataset, load_features, save_features
+
+SCRIPT = CONFIGS.parent / "scripts" / "extract_features.py"
+
+
+def load(path, difficult="negative", train_split="train", test_split=None):
+    return load_features(path, difficult=difficult, train_split=train_split, test_split=test_split)
+
+
+def arrays(**changes):
+    standard = {
+        "features": np.arange(12.0).reshape(4, 3),
+        "labels": np.array([[1, 0], [0, 1], [1, 1], [0, 0]]),
+        "ids": np.array([7, 8, 9, 10]),
+        "split": np.array(["val", "train", "train", "val"]),
+        "class_names": np.array(["cat", "dog"]),
+    }
+    return {key: value for key, value in (standard | changes).items() if value is not None}
+
+
+def test_splits_labels_and_ids(tmp_path):
+    np.savez(tmp_path / "f.npz", **arrays())
+    data = load(tmp_path / "f.npz")
+    assert data.class_names == ["cat", "dog"]
+    assert data.train.inputs.tolist() == [[3, 4, 5], [6, 7, 8]]
+    assert data.train.inputs.dtype == np.float32
+    assert data.train.targets.tolist() == [[0, 1], [1, 1]]
+    assert data.test.ids == ["7", "10"]
+    turned = load(tmp_path / "f.npz", train_split="val")
+    assert turned.test.ids == ["8", "9"]
+
+
+@pytest.mark.parametrize(
+    ("difficult", "train", "test"),
+    [
+        ("negative", [[0, 1], [1, 0]], [[1, 0], [0, 0]]),
+        ("positive", [[1, 1], [1, 0]], [[1, 0], [0, 0]]),
+        ("ignore_image", [[1, 0]], [[1, 0], [0, 0]]),
+    ],
+)
+def test_difficult_labels(tmp_path, difficult, train, test):
+    labels = np.array([[1, -1], [0, 1], [1, -1], [-1, -1]], dtype=np.int8)
+    np.savez(tmp_path / "f.npz", **arrays(labels=labels))
+    data = load(tmp_path / "f.npz", difficult)
+    assert data.train.targets.tolist() == train
+    assert data.test.targets.tolist() == test
+
+
+def test_zero_and_one_are_plain_labels_whatever_the_rule(tmp_path):
+    np.savez(tmp_path / "f.npz", **arrays())
+    for difficult in ("negative", "positive", "ignore_image"):
+        data = load(tmp_path / "f.npz", difficult)
+        assert data.train.targets.tolist() == [[0, 1], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": None, "ids": None}, "has no array labels, ids; it needs features, labels"),
+        ({"features": np.zeros((4, 3, 2))}, r"\[N, D\]; got \(4, 3, 2\)"),
+        ({"features": np.full((4, 3), np.nan)}, "12 of them not finite"),
+        ({"labels": np.full((4, 2), 3)}, r"must be 1, 0 or -1; got \[3\]"),
+        ({"split": np.array(["train"] * 4)}, "names the splits train; say which"),
+        ({"split": np.array(["train", "a", "b", "a"])}, "names the splits train, a, b; say which"),
+        ({"split": np.array(["val", "test"] * 2)}, "names the splits train, test, val; say which"),
+        ({"ids": np.array([7, 8, 9])}, "has 4 features, 4 labels, 3 ids and 4 splits"),
+        ({"class_names": np.array(["cat"])}, "2 columns for 1 class names"),
+        ({"ids": np.array([{"a": 1}] * 4)}, "cannot be read"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, changes, message):
+    np.savez(tmp_path / "f.npz", **arrays(**changes))
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path / "f.npz")
+
+
+def test_other_bad_arguments_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no file .*none.npz; make it with"):
+        load(tmp_path / "none.npz")
+    (tmp_path / "text.npz").write_text("no archive")
+    with pytest.raises(ValueError, match=r"text.npz cannot be read"):
+        load(tmp_path / "text.npz")
+    np.savez(tmp_path / "f.npz", **arrays())
+    with pytest.raises(ValueError, match="no samples of the split 'dev'"):
+        load(tmp_path / "f.npz", test_split="dev")
+    with pytest.raises(ValueError, match="negative, positive or ignore_image; got 'maybe'"):
+        load(tmp_path / "f.npz", difficult="maybe")
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    written = arrays(ids=["a", "b", "c", "d"])
+    features = written.pop("features")
+    save_features(tmp_path / "deep" / "f.npz", features, **written)
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["f.npz"]
+    data = load(tmp_path / "deep" / "f.npz")
+    assert np.array_equal(
+        np.concatenate([data.test.inputs, data.train.inputs]), features[[0, 3, 1, 2]]
+    )
+    assert data.train.ids == ["b", "c"]
+
+
+def test_dataset_gives_items_and_batches():
+    split = Split(np.eye(4, 3), np.eye(4, 2, dtype=np.uint8), list("abcd"))
+    dataset = FeatureDataset(split)
+    features, targets, index = dataset[1]
+    assert (features.tolist(), targets.tolist(), index) == ([0, 1, 0], [0, 1], 1)
+    batch = dataset.__getitems__([3, 1])
+    assert torch.equal(batch[0], torch.tensor([[0.0, 0, 0], [0, 1, 0]]))
+    assert batch[1].dtype == torch.float32
+    assert batch[2].tolist() == [3, 1]
+
+
+def test_real_features_of_voc_2012(real_data):
+    path = real_data / "voc2012-features.npz"
+    data = load(path)
+    assert data.train.inputs.shape == (5717, 1280)
+    assert data.test.targets.shape == (5823, 20)
+    assert np.bincount(data.train.targets.sum(axis=1)).tolist() == [0, 3730, 1475, 414, 81, 17]
+    assert round(load(path, "positive").train.targets.sum(axis=1).mean(), 4) == 1.5503
+
+
+def test_real_features_of_coco(real_data):
+    data = load(real_data / "coco10k-features.npz")
+    assert (len(data.train), len(data.test), len(data.class_names)) == (6892, 3032, 80)
+    assert data.train.ids[0] == "9"
+
+
+def test_script_extracts_features_that_can_be_loaded(tmp_path, capsys):
+    spec = importlib.util.spec_from_file_location("extract_features", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    options = ["dataset=mosaic", "dataset.train_size=6", "dataset.test_size=4", "model=tiny"]
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        cfg = compose("extract_features", [*options, f"output={tmp_path}/out/f.npz"])
+    torch.manual_seed(0)
+    script.extract(cfg)
+    assert "6 + 4 images" in capsys.readouterr().out
+    data = load(tmp_path / "out" / "f.npz")
+    assert data.train.inputs.shape == (6, 128)
+    assert data.test.ids[0] == "test-00000"
+    # the images as they are, by the network without its classifier
+    mosaic = build(cfg.dataset)
+    torch.manual_seed(0)
+    model = build(cfg.model, num_classes=0).eval()
+    images = torch.from_numpy(mosaic.test.inputs)[:, None].expand(-1, 3, -1, -1)
+    wanted = model(images.float() / 255).detach().numpy()
+    np.testing.assert_allclose(data.test.inputs, wanted, rtol=1e-4, atol=1e-5)

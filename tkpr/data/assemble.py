@@ -1,0 +1,170 @@
+"""From a data set on disk to the batches of the trainer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler
+
+from tkpr.data.cache import ImageCache
+from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.features import FeatureDataset
+from tkpr.data.files import absolute
+from tkpr.data.images import ImageDataset
+from tkpr.data.labels import fix
+from tkpr.data.report import checksum
+from tkpr.data.splits import holdout as hold_out
+from tkpr.data.transforms import Recipe
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a run learns from and is tested on.
+
+    Attributes:
+        train: the samples to learn from, with the labels the learner sees.
+        test: the official test samples, or the part of the training set that is held out; with
+            all their labels.
+        finish: from a batch of inputs as the loader gives it to one as the network takes it
+            (uint8 pixels to float32); to be applied on the device.
+        class_names: the names of the classes.
+        train_targets: what the learner sees, uint8 ``[N, C]``.
+        clean_targets: all labels of the same samples, uint8 ``[N, C]``.
+        counts: numbers for the record of a run, such as ``train_images``.
+    """
+
+    train: ImageDataset | FeatureDataset
+    test: ImageDataset | FeatureDataset
+    finish: nn.Module
+    class_names: list[str]
+    train_targets: np.ndarray
+    clean_targets: np.ndarray
+    counts: dict[str, int | str]
+
+
+def assemble(
+    data: MultiLabelData,
+    *,
+    labels: Callable[[Split], np.ndarray],
+    recipe: Recipe,
+    holdout: float = 0.0,
+    holdout_seed: int = 1200,
+    seed: int = 0,
+    run_dir: str | Path | None = None,
+    cache_dir: str | Path | None = None,
+) -> TrainingData:
+    """Decide what the learner sees, hold out a part if asked, and wrap both splits.
+
+    The labels are drawn for the whole training split, in its order, before a part is held out, as
+    the single-positive papers do; the part held out keeps all its labels.
+
+    Args:
+        data: the data set.
+        labels: what the learner sees of a split (:mod:`tkpr.data.labels`).
+        recipe: what is done to an input (:mod:`tkpr.data.transforms`).
+        holdout: the share of the training samples to test on instead of the official test split.
+        holdout_seed: of the draw of these samples.
+        seed: of the augmentation.
+        run_dir: a folder in which ``observed_labels.npz`` is written, or must be equal if there.
+        cache_dir: a folder for squashed images, so that each file is decoded once.
+
+    Example:
+        >>> from tkpr.data import labels, mosaic, transforms
+        >>> data = mosaic.load_mosaic(train_size=10, test_size=4, image_size=64, seed=0)
+        >>> recipe = transforms.shift(size=64, pixels=4, normalise=False)
+        >>> ready = assemble(data, labels=labels.full, recipe=recipe, holdout=0.2)
+        >>> len(ready.train), len(ready.test)
+        (8, 2)
+        >>> images, targets, index = next(iter(loader(ready.train, batch_size=4)))
+        >>> images.shape, targets.shape, index
+        (torch.Size([4, 3, 64, 64]), torch.Size([4, 10]), tensor([0, 1, 2, 3]))
+    """
+    in_rows = isinstance(data.train.inputs, np.ndarray) and data.train.inputs.ndim == 2
+    if in_rows != (recipe.size is None):
+        kind, right = ("features", "transform=none") if in_rows else ("images", "transform=asl")
+        raise ValueError(f"the data set holds {kind}, which need another transform, as {right}")
+    observed = labels(data.train)
+    if run_dir is not None:
+        fix(Path(run_dir) / "observed_labels.npz", observed, data.train.ids)
+    seen = Split(data.train.inputs, observed, data.train.ids)
+    rows, held = np.arange(len(seen)), None
+    if holdout:
+        rows, held = hold_out(len(seen), holdout, seed=holdout_seed)
+
+    def dataset(
+        split: Split, rows: np.ndarray | None, *, augment: Callable[[Tensor], Tensor] | None = None
+    ) -> ImageDataset | FeatureDataset:
+        part = split if rows is None else split.subset(rows)
+        if recipe.size is None:
+            return FeatureDataset(part)
+        cache = None
+        if cache_dir is not None and isinstance(split.inputs[0], str | Path):
+            cache = ImageCache(absolute(cache_dir), list(split.inputs), size=recipe.size)
+            cache = cache if rows is None else cache.subset(rows)
+        return ImageDataset(part, size=recipe.size, augment=augment, seed=seed, cache=cache)
+
+    train = dataset(seen, rows, augment=recipe.augment)
+    test = dataset(data.test, None) if held is None else dataset(data.train, held)
+    clean, test_targets = data.train.targets[rows], test.targets.numpy().astype(np.uint8)
+    return TrainingData(
+        train=train,
+        test=test,
+        finish=recipe.finish,
+        class_names=data.class_names,
+        train_targets=observed[rows],
+        clean_targets=clean,
+        counts={
+            "classes": len(data.class_names),
+            "train_images": len(train),
+            "train_labels": int(observed[rows].sum()),
+            "train_labels_all": int(clean.sum()),
+            "train_without_label": int((~clean.any(axis=1)).sum()),
+            "train_checksum": checksum(observed[rows]),
+            "test_images": len(test),
+            "test_labels": int(test_targets.sum()),
+            "test_without_label": int((~test_targets.any(axis=1)).sum()),
+            "test_checksum": checksum(test_targets),
+        },
+    )
+
+
+def loader(
+    dataset: ImageDataset | FeatureDataset,
+    *,
+    batch_size: int,
+    sampler: Sampler[int] | None = None,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+    drop_last: bool = False,
+) -> DataLoader:
+    """Return batches (inputs, targets float32 ``[B, C]``, index int64 ``[B]``) of a data set.
+
+    The data set makes whole batches itself. The workers live as long as the loader; call the data
+    set's ``set_epoch`` before each epoch.
+
+    Args:
+        dataset: the samples.
+        batch_size: samples per batch.
+        sampler: their order; None: as they are.
+        num_workers: processes that prepare batches; 0: this one does. The batches are the same.
+        pin_memory: whether to copy batches into memory from which a GPU reads faster.
+        drop_last: whether to leave out a last, smaller batch.
+    """
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        sampler=sampler,
+        num_workers=num_workers,
+        collate_fn=_as_it_is,
+        pin_memory=pin_memory,
+        drop_last=drop_last,
+        persistent_workers=num_workers > 0,
+    )
+
+
+def _as_it_is(batch: Any) -> Any:
+    """Leave a batch alone."""
+    return batch

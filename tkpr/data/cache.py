@@ -1,0 +1,114 @@
+"""Squashed images on disk, so that each file is decoded once."""
+
+import hashlib
+import os
+import tempfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+HEAD = 4  # bytes of the checksum before the pixels
+VERSION = 1  # of what is kept; raise it when images are decoded or squashed otherwise
+
+
+class ImageCache:
+    """The squashed images of a split in one file, a record of fixed length for each.
+
+    A record is a checksum (CRC-32) and the pixels. The file begins as a hole that takes no space,
+    and grows with the images that are put in. Any number of processes may read and write it at
+    once: a record that is missing, half written or damaged does not fit its checksum and counts
+    as missing. The name of the file depends on the names, sizes and dates of the image files, so
+    a changed image is never served from an old cache; files of old caches can be deleted.
+
+    Args:
+        folder: where the file is, or is made.
+        paths: the image files.
+        size: the side of the squashed images.
+
+    Example:
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "a.jpg").touch()
+        >>> cache = ImageCache(folder, [folder / "a.jpg"], size=2)
+        >>> cache.get(0)
+        >>> cache.put(0, torch.ones(3, 2, 2, dtype=torch.uint8))
+        >>> cache.get(0).sum()
+        tensor(12)
+    """
+
+    def __init__(self, folder: str | Path, paths: Sequence[str | Path], *, size: int) -> None:
+        self.size = size
+        self.rows = np.arange(len(paths))
+        self.path = Path(folder) / f"images-{size}-{_fingerprint(paths)}.bin"
+        self._file: int | None = None
+        if not self.path.exists():
+            _create(self.path, len(paths) * self._record)
+
+    @property
+    def _record(self) -> int:
+        return HEAD + 3 * self.size**2
+
+    def subset(self, rows: np.ndarray) -> "ImageCache":
+        """Return the same cache for the samples at ``rows``, numbered anew."""
+        part = object.__new__(ImageCache)
+        part.__setstate__(self.__getstate__() | {"rows": self.rows[rows]})
+        return part
+
+    def get(self, index: int) -> Tensor | None:
+        """Return the pixels uint8 ``[3, size, size]`` of an image, or None if they are not kept."""
+        record = bytearray(self._record)
+        os.preadv(self._opened(), [record], int(self.rows[index]) * len(record))
+        head, pixels = record[:HEAD], memoryview(record)[HEAD:]
+        if int.from_bytes(head) != zlib.crc32(pixels):
+            return None
+        flat = torch.frombuffer(pixels, dtype=torch.uint8)
+        return flat.view(self.size, self.size, 3).permute(2, 0, 1)
+
+    def put(self, index: int, image: Tensor) -> None:
+        """Keep the pixels of an image."""
+        pixels = image.permute(1, 2, 0).contiguous().numpy().tobytes()
+        record = zlib.crc32(pixels).to_bytes(HEAD) + pixels
+        os.pwrite(self._opened(), record, int(self.rows[index]) * len(record))
+
+    def _opened(self) -> int:
+        """Return the file's descriptor; reading at given places is safe between processes."""
+        if self._file is None:
+            self._file = os.open(self.path, os.O_RDWR)
+        return self._file
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_file": None}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _fingerprint(paths: Sequence[str | Path]) -> str:
+    """Return a name for the state of the image files."""
+    digest = hashlib.sha256(f"{VERSION}".encode())
+    for path in paths:
+        state = os.stat(path)
+        digest.update(f"{path}|{state.st_size}|{state.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _create(path: Path, length: int) -> None:
+    """Make an empty file of that length, unless another process is faster."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, beside = tempfile.mkstemp(dir=path.parent)
+    try:
+        os.truncate(descriptor, length)
+        os.link(beside, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.close(descriptor)
+        os.unlink(beside)

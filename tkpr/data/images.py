@@ -1,0 +1,183 @@
+"""Images from disk or memory: read any kind of file rightly, squash, keep, augment."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+from torch.utils.data import Dataset
+from torchvision.transforms.v2 import functional as F
+
+from tkpr.data.cache import ImageCache
+from tkpr.data.core import Split
+
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
+def read_image(path: str | Path, *, size: int | None = None) -> Image.Image:
+    """Read an image file as upright 8-bit RGB.
+
+    Rotation by EXIF is carried out, 16 bits become 8, transparent parts become white.
+
+    Args:
+        path: a file of any format that Pillow knows.
+        size: the side of the square that the image will be squashed to. A JPEG more than four
+            times as large is then decoded at a half, a quarter or an eighth of its size, still
+            at least twice the square's, which is faster and hardly shows.
+
+    Example:
+        >>> read_image("no/such.jpg")
+        Traceback (most recent call last):
+        FileNotFoundError: there is no image file no/such.jpg; scripts/prepare_data.py names all
+        that are missing
+    """
+    try:
+        with Image.open(path) as image:
+            if size is not None:
+                image.draft(None, (2 * size, 2 * size))
+            ImageOps.exif_transpose(image, in_place=True)
+            return to_rgb(image)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"there is no image file {path}; scripts/prepare_data.py names all that are missing"
+        ) from None
+    except Exception as error:  # Pillow's decoders raise errors of many kinds for broken files
+        raise ValueError(
+            f"the image file {path} cannot be read ({error}); get it anew, or leave it out of the "
+            "data set; scripts/prepare_data.py names all such files"
+        ) from error
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert an image of any mode to 8-bit RGB; transparent parts become white.
+
+    Example:
+        >>> to_rgb(Image.new("I;16", (1, 1), 256 * 200)).getpixel((0, 0))
+        (200, 200, 200)
+    """
+    if image.mode in ("I", "F"):
+        raise ValueError(f"pixels of mode {image.mode} have no fixed range; convert them to 8 bits")
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
+
+
+def squash(image: Any, size: int) -> Tensor:
+    """Squash an image to a square, whatever its shape.
+
+    The result is that of Pillow's bilinear filter to within one grey level, in a fraction of its
+    time. Its pixels lie one after the other in memory (channels last).
+
+    Args:
+        image: a PIL image, or uint8 pixels ``[H, W]`` (grey) or ``[H, W, 3]``.
+        size: the side of the square.
+
+    Returns:
+        uint8 pixels ``[3, size, size]``.
+
+    Example:
+        >>> squash(Image.new("RGB", (500, 375)), 64).shape
+        torch.Size([3, 64, 64])
+    """
+    pixels = torch.from_numpy(np.array(to_rgb(image) if isinstance(image, Image.Image) else image))
+    if pixels.ndim == 2:
+        pixels = pixels[..., None].expand(-1, -1, 3)
+    pixels = pixels.permute(2, 0, 1)
+    if pixels.shape[1:] == (size, size):
+        return pixels
+    return F.resize(pixels, [size, size], antialias=True)
+
+
+class ImageDataset(Dataset):
+    """Images and labels of a split, as uint8 pixels.
+
+    An item is (image uint8 ``[3, size, size]``, targets float32 ``[C]``, index). The augmentation
+    of an image depends on ``seed``, the epoch and its index alone, not on the order or on which
+    worker makes it.
+
+    Args:
+        split: ``inputs`` are paths, PIL images or uint8 pixels; ``targets`` are what the learner
+            sees.
+        size: the side of the square that every image is squashed to.
+        augment: from a uint8 image to another, with torch's random numbers.
+        seed: of the augmentation.
+        cache: squashed images on disk, one for each sample.
+
+    Example:
+        >>> from tkpr.data.mosaic import load_mosaic
+        >>> data = load_mosaic(train_size=8, test_size=1, image_size=64, seed=0)
+        >>> images, targets, index = ImageDataset(data.train, size=32).__getitems__([5, 2])
+        >>> images.shape, images.dtype, targets.shape, index
+        (torch.Size([2, 3, 32, 32]), torch.uint8, torch.Size([2, 10]), tensor([5, 2]))
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        *,
+        size: int,
+        augment: Callable[[Tensor], Tensor] | None = None,
+        seed: int = 0,
+        cache: ImageCache | None = None,
+    ) -> None:
+        self.inputs, self.ids = split.inputs, split.ids
+        self.targets = torch.from_numpy(split.targets)
+        self.size, self.augment, self.seed, self.cache = size, augment, seed, cache
+        # Shared memory, so that workers that live through several epochs see it change.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the augmentations of an epoch, before its first batch is asked for."""
+        self._epoch.fill_(epoch)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
+        return self._image(index), self.targets[index].float(), index
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Return a whole batch: images ``[B, 3, size, size]``, targets ``[B, C]``, indices."""
+        # Stacked with the channels last, as the pixels come; to reorder them takes far longer.
+        images = torch.stack([self._image(index).permute(1, 2, 0) for index in indices])
+        rows = torch.as_tensor(indices)
+        return images.permute(0, 3, 1, 2), self.targets[rows].float(), rows
+
+    def _image(self, index: int) -> Tensor:
+        """Return an image, augmented when asked."""
+        image = self._squashed(index)
+        if self.augment is None:
+            return image
+        with _seeded(self.seed, int(self._epoch), index):
+            return self.augment(image)
+
+    def _squashed(self, index: int) -> Tensor:
+        """Return an image as uint8 pixels, from the cache if it is there."""
+        if self.cache is not None and (kept := self.cache.get(index)) is not None:
+            return kept
+        image: Any = self.inputs[index]
+        if isinstance(image, str | Path):
+            image = read_image(image, size=self.size)
+        pixels = squash(image, self.size)
+        if self.cache is not None:
+            self.cache.put(index, pixels)
+        return pixels
+
+
+@contextmanager
+def _seeded(*numbers: int) -> Iterator[None]:
+    """Seed torch's CPU generator from some numbers, and put it back afterwards."""
+    generator = torch.default_generator
+    state = generator.get_state()
+    generator.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
+    try:
+        yield
+    finally:
+        generator.set_state(state)
