@@ -1,0 +1,100 @@
+"""Collect finished runs into a table of the paper, as Markdown, LaTeX, HTML and CSV.
+
+python scripts/tables.py voc2012_mlml_ranking_resnet50 --budget features --paper
+python scripts/tables.py all --runs runs --output tables
+python scripts/tables.py coco_mlc_sota_swin --dry-run
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    """Read the command line, then list what is to do or write what was found."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("table", help="one of the ten tables (see configs/experiment), or all")
+    parser.add_argument("--budget", default="paper", help="paper, small, features or smoke")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
+    parser.add_argument(
+        "--paper", action="store_true", help="add the paper's values and ours minus them"
+    )
+    parser.add_argument("--output", type=Path, default=Path("tables"), help="where to write")
+    parser.add_argument("--no-significance", action="store_true", help="no bootstrap: quicker")
+    parser.add_argument("--dry-run", action="store_true", help="list the runs that it takes")
+    parser.add_argument("overrides", nargs="*", help="for --dry-run, such as split.limit=100")
+    arguments = parser.parse_args()
+
+    from tkpr.results import table_names
+
+    names = table_names() if arguments.table == "all" else [arguments.table]
+    if unknown := [name for name in names if name not in table_names()]:
+        raise ValueError(
+            f"no table {unknown[0]!r}: choose all or one of {', '.join(table_names())}"
+        )
+    for name in names:
+        if arguments.dry_run:
+            list_runs(name, arguments)
+        else:
+            write_table(name, arguments)
+
+
+def list_runs(name: str, arguments: argparse.Namespace) -> None:
+    """Print every run of a table with what it costs, and whether it is done."""
+    from tkpr.plan import plan
+    from tkpr.results import load_runs, of_table
+
+    planned = plan(ROOT / "configs", name, [f"budget={arguments.budget}", *arguments.overrides])
+    runs = load_runs(arguments.runs) if arguments.runs.is_dir() else []
+    found = [run.row for run in of_table(runs, name, arguments.budget)]
+    print(f"{name}, budget {arguments.budget}")
+    print(f"{'method':<12}{'row':<10}{'epochs':>8}{'images':>10}{'epochs x images':>18}  state")
+    total = 0
+    for run in planned:
+        work = run.epochs * run.images if run.images is not None else None
+        total += work or 0
+        seeds = found.count(run.row)
+        state = f"{seeds} finished" if seeds else "to run"
+        cells = ["?" if value is None else f"{value:,}" for value in (run.images, work)]
+        print(f"{run.method:<12}{run.row:<10}{run.epochs:>8}{cells[0]:>10}{cells[1]:>18}  {state}")
+    some = (
+        " (without those that nobody knows yet)" if any(r.images is None for r in planned) else ""
+    )
+    print(f"{'together':<40}{total:>18,}{some}")
+    print(f"python train.py -m experiment={name} budget={arguments.budget}\n")
+
+
+def write_table(name: str, arguments: argparse.Namespace) -> None:
+    """Print a table and write it in four formats."""
+    from tkpr import atomic, tables
+    from tkpr.results import load_runs
+
+    runs = load_runs(arguments.runs)
+    table = tables.collect(runs, name, arguments.budget, significance=not arguments.no_significance)
+    if not any(table.rows.values()):
+        others = {run.config.get("budget") for run in runs if run.config.get("table") == name}
+        where = f"; there are some at --budget {' or '.join(sorted(others))}" if others else ""
+        print(f"no finished runs of {name} at budget {arguments.budget}{where}", file=sys.stderr)
+    writers = {
+        "md": tables.to_markdown,
+        "tex": tables.to_latex,
+        "csv": tables.to_csv,
+        "html": tables.to_html,
+    }
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    for ending, write in writers.items():
+        text = write(table, paper=arguments.paper)
+        atomic.write(arguments.output / f"{name}-{arguments.budget}.{ending}", text)
+    print(f"# {name}\n\n{tables.to_markdown(table, paper=arguments.paper)}")
+    print(f"written to {arguments.output}/{name}-{arguments.budget}.md .tex .csv .html")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"error: {error}")
