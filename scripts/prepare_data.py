@@ -12,7 +12,6 @@ from collections import Counter
 from pathlib import Path
 
 import hydra
-from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
 from tkpr.config import build
@@ -32,8 +31,8 @@ def prepare(cfg: DictConfig) -> list[str]:
         dataset.check_files = False  # here all missing files are named, not only the first
     try:
         data = build(dataset)
-    except InstantiationException as error:
-        return [str(error.__cause__)]
+    except (ValueError, OSError) as error:
+        return [str(error)]
     known = known_counts(dataset._target_, dataset)
     in_order = known is not None and known.order.items() <= dataset.items()
     table, differences = report(data, known, check_order=in_order)

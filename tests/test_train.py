@@ -27,8 +27,11 @@ LOSSES = sorted(path.stem for path in (ROOT / "configs" / "loss").glob("*.yaml")
 def test_every_loss_trains_and_resumes_bit_for_bit(loss, tmp_path):
     """Two epochs in one go, and with a stop between them, give the same measures and weights."""
     settings = [*SMALL, f"loss={loss}", "labels=single_positive", "trainer.warmup_epochs=1"]
-    if loss == "em_apl":
-        settings += ["loss.warmup_epochs=1"]
+    settings += {
+        "em_apl": ["loss.warmup_epochs=1"],
+        "db": ["labels=full"],  # among 40 single labels some class is missing
+        "db_voc": ["labels=full"],
+    }.get(loss, [])
     whole = train(*settings, "trainer.epochs=3", folder=tmp_path / "whole")
     stop_after(1, *settings, "trainer.epochs=3", folder=tmp_path / "parts")
     parts = train(*settings, "trainer.epochs=3", folder=tmp_path / "parts")
@@ -132,7 +135,7 @@ def test_the_run_folder(tmp_path):
     assert stored == results
     assert stored["config"]["loss"]["alpha"] == 2
     assert stored["seed"] == 0
-    assert stored["versions"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(stored["versions"]["torch"])
     assert stored["counts"]["train_images"] == 40
     assert stored["counts"]["test_rows"] == 23
 

@@ -17,11 +17,7 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-# settings that do not change what is computed, and so not the name of the run
-UNNAMED = ("dataset=", "loss=", "run_dir=", "cache_dir=", "dataset.root=", "hydra")
-UNNAMED += tuple(
-    f"trainer.{key}=" for key in ("accelerator", "devices", "num_nodes", "num_workers")
-)
+from tkpr.config import MACHINE
 
 
 def run_name(dataset: str, loss: str, overrides: Sequence[str]) -> str:
@@ -32,11 +28,16 @@ def run_name(dataset: str, loss: str, overrides: Sequence[str]) -> str:
     >>> run_name("mosaic", "bce", ["loss=bce"])
     'mosaic/bce/default'
     """
-    told = sorted(text for text in overrides if not text.lstrip("+~").startswith(UNNAMED))
+    told = sorted(text for text in overrides if named_by(text.lstrip("+~").split("=")[0]))
     name = re.sub(r"[^\w.,=@+-]+", "_", ",".join(told))
     if len(name) > 120:
         name = f"{name[:100]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
     return f"{dataset}/{loss}/{name or 'default'}"
+
+
+def named_by(key: str) -> bool:
+    """Whether a setting is part of the name of a run, besides data set and loss."""
+    return key not in MACHINE | {"dataset", "loss"} and not key.startswith("hydra")
 
 
 def run_main(configs: Path, name: str, task: Callable[[DictConfig], Any]) -> None:

@@ -5,7 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import hydra.utils
+from hydra.errors import InstantiationException
 from omegaconf import DictConfig
+
+# settings that say where and how fast a run computes, not what: they may change on a resume, and
+# a run is not named by them
+MACHINE = {
+    *("run_dir", "cache_dir", "dataset.root", "dataset.cache_dir"),
+    *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.num_workers"),
+    "trainer.checkpoint_minutes",
+}
 
 
 def build(
@@ -26,4 +35,9 @@ def build(
         kwargs |= {
             name: value for name, value in facts.items() if name in wanted and name not in cfg
         }
-    return hydra.utils.instantiate(cfg, *args, **kwargs)
+    try:
+        return hydra.utils.instantiate(cfg, *args, **kwargs)
+    except InstantiationException as error:
+        if isinstance(error.__cause__, ValueError | OSError | ImportError):
+            raise error.__cause__ from None  # it says what is wrong better than a wrapper
+        raise

@@ -20,7 +20,7 @@ from safetensors.torch import save
 from torch import nn
 
 from tkpr import atomic
-from tkpr.config import build
+from tkpr.config import MACHINE, build
 from tkpr.data.assemble import TrainingData, assemble
 from tkpr.data.core import MultiLabelData
 from tkpr.finished import model_facts
@@ -28,12 +28,6 @@ from tkpr.metrics import count_empty
 from tkpr.trainer import Trainer, measures, seed_everything
 
 log = logging.getLogger(__name__)
-
-# settings that say where and how fast a run computes, not what: they may change on a resume
-MACHINE = {
-    *(f"trainer.{key}" for key in ("accelerator", "devices", "num_nodes", "num_workers")),
-    *("dataset.root", "cache_dir", "run_dir"),
-}
 
 
 def run(cfg: DictConfig) -> dict[str, Any] | None:

@@ -19,7 +19,8 @@ def onecycle(optimizer: Optimizer, total_steps: int, **options: Any) -> LRSchedu
     (0.1, 0, True)
     """
     rates = [group["lr"] for group in optimizer.param_groups]
-    return OneCycleLR(optimizer, max_lr=rates, total_steps=total_steps, **options)
+    # of fewer than ten steps the rise would have no length
+    return OneCycleLR(optimizer, max_lr=rates, total_steps=max(total_steps, 10), **options)
 
 
 def cosine(optimizer: Optimizer, total_steps: int) -> LRScheduler:

@@ -1,7 +1,9 @@
 """Algorithm 1 of the paper: a warm-up loss for E_w epochs, then the main loss, on any devices."""
 
+import itertools
 import logging
 import random
+import signal
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -38,6 +40,18 @@ def seed_everything(*numbers: int) -> None:
     torch.manual_seed(seed)
 
 
+class ResumableSampler(DistributedSampler):
+    """The shuffled order of an epoch, for one process of several, from any place in it."""
+
+    start = 0  # so many samples of this epoch are done
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.islice(super().__iter__(), self.start, None)
+
+    def __len__(self) -> int:
+        return super().__len__() - self.start
+
+
 class Trainer:
     """Trains one model with one pair of losses and keeps its run folder up to date.
 
@@ -67,6 +81,8 @@ class Trainer:
         self.losses: list[Any] = [build(cfg.warmup, facts=known), build(cfg.loss, facts=known)]
         self.module: Any = model
         self.epoch = 0
+        self.step, self.total_loss = 0, 0.0  # of the epoch under way
+        self.asked_to_stop, self.last_save = False, time.monotonic()
         self.history: list[dict[str, float]] = []
         saved = checkpoint.load(folder)
         if saved:
@@ -74,6 +90,12 @@ class Trainer:
             for loss, state in zip(self.losses, saved["losses"], strict=True):
                 loss.load_state_dict(state)
         self.loader: Any = self.batches(data.train, shuffle=True)
+        self.steps = len(self.loader)
+        if not self.steps:
+            raise ValueError(
+                f"{len(data.train)} training samples do not fill one batch of "
+                f"{self.settings.batch_size}: lower trainer.batch_size or set trainer.drop_last=false"
+            )
         self.set_up()
         if saved:
             self.optimizer.load_state_dict(saved["optimizer"])
@@ -82,7 +104,8 @@ class Trainer:
             if self.ema:
                 self.ema.load_state_dict(saved["ema"])
             self.epoch, self.history = saved["epoch"], saved["history"]
-            log.info("resuming after epoch %d of %d", self.epoch, self.settings.epochs)
+            self.step, self.total_loss = saved["step"], saved["total_loss"]
+            log.info("resuming after epoch %d, step %d", self.epoch, self.step)
 
     def set_up(self) -> None:
         """Start optimizer, schedule and averaged weights from the model as it is."""
@@ -105,28 +128,29 @@ class Trainer:
         )
         self.optimizer = cast(Any, fabric.setup_optimizers(build(self.cfg.optimizer)(groups)))
         stage = settings.epochs - getattr(self.module, "context_epochs", 0)
-        steps = stage * -(-len(self.loader) // settings.accumulate)
-        self.scheduler = build(self.cfg.scheduler)(self.optimizer.optimizer, max(steps, 2))
+        steps = stage * -(-self.steps // settings.accumulate)
+        self.scheduler = build(self.cfg.scheduler)(self.optimizer.optimizer, steps)
         self.ema = ModelEmaV3(self.module, settings.ema_decay) if settings.ema_decay else None
 
     def fit(self) -> dict[str, float]:
         """Train for the epochs that are left and return the measures of the last one."""
-        with Logbook(
-            self.folder, self.data, self.history, enabled=self.fabric.is_global_zero
-        ) as book:
+        main = self.fabric.is_global_zero
+        previous = signal.signal(signal.SIGTERM, self.ask_to_stop)
+        with Logbook(self.folder, self.data, self.history, enabled=main) as book:
             while self.epoch < self.settings.epochs and not self.out_of_patience():
-                epoch, start = self.epoch, time.monotonic()
-                seed_everything(self.cfg.seed, epoch, self.fabric.global_rank)
-                self.begin_epoch(epoch)
-                row = self.train_epoch(epoch)
-                self.end_epoch(epoch)
+                start = time.monotonic()
+                self.begin_epoch(self.epoch)
+                row = self.train_epoch(self.epoch)
+                self.end_epoch(self.epoch)
                 logits = self.predict(self.data.test)
                 row |= evaluate(logits, self.data.test.targets, self.settings.ks)
                 row["seconds"] = time.monotonic() - start
-                self.history.append({"epoch": epoch + 1, **row})
-                self.epoch += 1
-                book.write(self.history, logits, total=self.settings.epochs)
+                self.history.append({"epoch": self.epoch + 1, **row})
+                self.epoch, self.step, self.total_loss = self.epoch + 1, 0, 0.0
                 self.save()
+                book.write(self.history, logits, total=self.settings.epochs)
+                self.pause_if_asked()
+        signal.signal(signal.SIGTERM, previous)
         return measures(self.history[-1])
 
     def criterion(self, epoch: int) -> nn.Module:
@@ -135,9 +159,11 @@ class Trainer:
 
     def begin_epoch(self, epoch: int) -> None:
         """Tell everyone the epoch; CCD changes its stage here."""
+        seed_everything(self.cfg.seed, epoch, self.fabric.global_rank)
         self.loader.sampler.set_epoch(epoch)
+        self.loader.sampler.start = self.step * self.settings.batch_size
         self.data.train.set_epoch(epoch)
-        if epoch and epoch == getattr(self.module, "context_epochs", None):
+        if epoch and epoch == getattr(self.module, "context_epochs", None) and not self.step:
             batches = ((x, y) for x, y, _ in self.on_device(self.loader))
             self.module.learn_confounders(batches, all_reduce_sum=self.all_reduce_sum)
             self.module.head.start_stage_two()
@@ -151,18 +177,20 @@ class Trainer:
         settings, fabric, criterion = self.settings, self.fabric, self.criterion(epoch)
         self.model.train()
         criterion.train()
-        total, start = 0.0, time.monotonic()
+        start, first = time.monotonic(), self.step
         bar = self.progress(self.loader, f"epoch {epoch + 1}/{settings.epochs}")
-        for step, (inputs, targets, index) in enumerate(self.on_device(bar), 1):
-            update = step % settings.accumulate == 0 or step == len(self.loader)
+        for inputs, targets, index in self.on_device(bar):
+            seed_everything(self.cfg.seed, epoch, fabric.global_rank, self.step)
+            self.step += 1
+            update = self.step % settings.accumulate == 0 or self.step == self.steps
             with fabric.no_backward_sync(self.model, enabled=not update):
                 logits = self.model(inputs)
                 loss = criterion(logits.float(), targets, index)
                 fabric.backward(loss / settings.accumulate)
             value = loss.item()
             if not np.isfinite(value):
-                self.stop_on(value, step, inputs, targets, index, logits)
-            total += value
+                self.stop_on(value, inputs, targets, index, logits)
+            self.total_loss += value
             if update:
                 if settings.clip_norm:
                     fabric.clip_gradients(self.model, self.optimizer, max_norm=settings.clip_norm)
@@ -171,13 +199,15 @@ class Trainer:
                 self.scheduler.step()
                 if self.ema:
                     self.ema.update(self.module)
-            if step % 10 == 0:
+                self.pause_if_asked()
+            if self.step % 10 == 0:
                 bar.set_postfix(loss=f"{value:.4f}", lr=f"{self.scheduler.get_last_lr()[0]:.2e}")
+        seconds, mean = time.monotonic() - start, torch.tensor(self.total_loss / self.steps)
+        images = (self.step - first) * settings.batch_size * fabric.world_size
         return {
-            "train_loss": float(self.all_reduce_sum(torch.tensor(total / step)))
-            / fabric.world_size,
+            "train_loss": self.all_reduce_sum(mean).item() / fabric.world_size,
             "lr": self.scheduler.get_last_lr()[0],
-            "images_per_second": len(self.data.train) / (time.monotonic() - start),
+            "images_per_second": min(images, len(self.data.train)) / seconds,
         }
 
     def end_epoch(self, epoch: int) -> None:
@@ -207,7 +237,7 @@ class Trainer:
         return self.all_reduce_sum(logits).cpu()
 
     def save(self) -> None:
-        """Write everything that a resumed run needs; called between two epochs."""
+        """Write everything that a resumed run needs; called between two optimizer steps."""
         if self.fabric.is_global_zero:
             state = {
                 "model": self.module.state_dict(),
@@ -217,10 +247,35 @@ class Trainer:
                 "scheduler": self.scheduler.state_dict(),
                 "precision": self.fabric.strategy.precision.state_dict(),
                 "epoch": self.epoch,
+                "step": self.step,
+                "total_loss": self.total_loss,
                 "history": self.history,
             }
             checkpoint.save(self.folder, state)
         self.fabric.barrier()
+        self.last_save = time.monotonic()
+
+    def ask_to_stop(self, *_: Any) -> None:
+        """Note a SIGTERM, which clusters send before they kill."""
+        self.asked_to_stop = True
+
+    def pause_if_asked(self) -> None:
+        """Save now and then within long epochs; after a SIGTERM save and stop.
+
+        Several processes compare notes every 20 steps, so that they do it at the same one.
+        """
+        stop = float(self.asked_to_stop)
+        late = float(time.monotonic() - self.last_save > 60 * self.settings.checkpoint_minutes)
+        if self.fabric.world_size > 1:
+            if self.step % 20:
+                return
+            stop, late = self.all_reduce_sum(torch.tensor([stop, late])).tolist()
+        if (stop or late) and self.step:
+            self.save()
+            log.info("saved after epoch %d, step %d", self.epoch, self.step)
+        if stop:
+            log.info("stopped by SIGTERM: the same command goes on from here")
+            raise SystemExit(128 + signal.SIGTERM)
 
     def out_of_patience(self) -> bool:
         """Early stopping: the monitored measure has not improved for ``patience`` epochs."""
@@ -231,7 +286,7 @@ class Trainer:
         values = [sign * row[monitor] for row in self.history]
         return max(values[-patience:]) <= max(values[:-patience])
 
-    def stop_on(self, value: float, step: int, inputs: Tensor, *batch: Tensor) -> None:
+    def stop_on(self, value: float, inputs: Tensor, *batch: Tensor) -> None:
         """Leave the batch behind a loss that is not finite, and stop."""
         targets, index, logits = batch
         names = [self.data.train.ids[row] for row in index.tolist()]
@@ -239,7 +294,7 @@ class Trainer:
         tensors = {"inputs": inputs, "targets": targets, "index": index, "logits": logits}
         torch.save({key: tensor.detach().cpu() for key, tensor in tensors.items()}, file)
         raise FloatingPointError(
-            f"the loss is {value} in epoch {self.epoch + 1}, step {step}, on the samples "
+            f"the loss is {value} in epoch {self.epoch + 1}, step {self.step}, on the samples "
             f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; the batch is in {file}, "
             f"the last good state in {checkpoint.path(self.folder)}: lower the learning rate or "
             f"clip the gradient (trainer.clip_norm=1)"
@@ -249,7 +304,7 @@ class Trainer:
         """Cut a data set into batches; each process gets its share."""
         fabric, settings = self.fabric, self.settings
         if shuffle:
-            sampler: Any = DistributedSampler(
+            sampler: Any = ResumableSampler(
                 dataset,
                 num_replicas=fabric.world_size,
                 rank=fabric.global_rank,
