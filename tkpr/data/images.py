@@ -145,10 +145,10 @@ class ImageDataset(Dataset):
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Return a whole batch: images ``[B, 3, size, size]``, targets ``[B, C]``, indices."""
-        # Stacked with the channels last, as the pixels come; to reorder them takes far longer.
+        # Stacked as the pixels come, channels last; to reorder a whole batch at once is faster.
         images = torch.stack([self._image(index).permute(1, 2, 0) for index in indices])
         rows = torch.as_tensor(indices)
-        return images.permute(0, 3, 1, 2), self.targets[rows].float(), rows
+        return images.permute(0, 3, 1, 2).contiguous(), self.targets[rows].float(), rows
 
     def _image(self, index: int) -> Tensor:
         """Return an image, augmented when asked."""

@@ -34,18 +34,19 @@ class Finish(nn.Module):
     """
 
     scale: Tensor
-    shift: Tensor
+    shift: Tensor | None
 
     def __init__(self, *, normalise: bool = False) -> None:
         super().__init__()
-        mean = torch.tensor(IMAGENET_MEAN if normalise else (0.0, 0.0, 0.0))
-        std = torch.tensor(IMAGENET_STD if normalise else (1.0, 1.0, 1.0))
-        self.register_buffer("scale", (1 / (255 * std)).view(-1, 1, 1), persistent=False)
-        self.register_buffer("shift", (-mean / std).view(-1, 1, 1), persistent=False)
+        std = torch.tensor(IMAGENET_STD if normalise else (1.0, 1.0, 1.0)).view(3, 1, 1)
+        shift = -torch.tensor(IMAGENET_MEAN).view(3, 1, 1) / std if normalise else None
+        self.register_buffer("scale", 1 / (255 * std), persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Scale and shift each channel."""
-        return torch.addcmul(self.shift, images.float(), self.scale)
+        """Scale and shift each channel, in one new tensor: memory is what takes time."""
+        images = images.to(torch.float32, copy=True).mul_(self.scale)
+        return images if self.shift is None else images.add_(self.shift)
 
 
 @dataclass(frozen=True)
@@ -231,15 +232,16 @@ def shear(image: Image.Image, slope: float) -> Image.Image:
     starts = (whole + reach - 1) * channels
     length = (width + 3) * channels
     rows = zip(padded.reshape(height, -1), starts, strict=True)
-    aligned = np.stack([row[start : start + length] for row, start in rows]).astype(np.float32)
+    aligned = torch.from_numpy(np.stack([row[start : start + length] for row, start in rows]))
+    aligned = aligned.float()
     # The cubic kernel with a = -1 at the four pixels around a point t behind the second of them.
-    t = (offsets - whole)[:, None].astype(np.float32)
+    t = torch.from_numpy(offsets - whole).float()[:, None]
     kernel = (-t * (1 - t) ** 2, 1 - t * t * (2 - t), t * (1 + t - t * t), -t * t * (1 - t))
     # Pillow cuts off fractions; a thousandth keeps whole numbers whole in single precision.
-    values = np.full((height, width * channels), 0.001, np.float32)
+    values = torch.full((height, width * channels), 0.001)
     for tap, weight in enumerate(kernel):
-        values += weight * aligned[:, tap * channels : (tap + width) * channels]
-    sheared = values.clip(0, 255, out=values).astype(np.uint8).reshape(pixels.shape)
+        values.addcmul_(aligned[:, tap * channels : (tap + width) * channels], weight)
+    sheared = values.clamp_(0, 255).to(torch.uint8).numpy().reshape(pixels.shape)
     for row, offset in zip(sheared, offsets, strict=True):
         row[: max(0, math.ceil(-0.5 - offset))] = FILL
         row[max(0, math.ceil(width - 0.5 - offset)) :] = FILL
