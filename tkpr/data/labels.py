@@ -17,7 +17,12 @@ from tkpr.data.report import checksum
 
 
 def full(split: Split) -> np.ndarray:
-    """Return all labels, uint8 ``[N, C]``."""
+    """Return all labels, uint8 ``[N, C]``.
+
+    Example:
+        >>> full(Split(["a.jpg"], np.array([[1, 0]], dtype=np.uint8), ["a"]))
+        array([[1, 0]], dtype=uint8)
+    """
     return split.targets
 
 
@@ -96,6 +101,15 @@ def fix(path: Path, observed: np.ndarray, ids: Sequence[str]) -> None:
         path: an ``.npz`` file with ``observed``, ``ids`` and ``checksum``.
         observed: the labels the learner sees, uint8 ``[N, C]``.
         ids: the names of the samples.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "observed_labels.npz"
+        >>> fix(path, np.eye(2, dtype=np.uint8), ["a", "b"])
+        >>> fix(path, np.eye(2, dtype=np.uint8), ["a", "b"])  # the same: nothing happens
+        >>> fix(path, np.ones((2, 2), dtype=np.uint8), ["a", "b"])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: ...observed_labels.npz holds other labels (checksum ...
     """
     if path.exists():
         with np.load(path, allow_pickle=False) as stored:

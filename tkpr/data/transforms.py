@@ -90,6 +90,10 @@ def spml(*, size: int, normalise: bool) -> Recipe:
     Args:
         size: the side of the square images.
         normalise: whether to normalise colours as for ImageNet; the originals do.
+
+    Example:
+        >>> spml(size=448, normalise=True).augment
+        RandomHorizontalFlip(p=0.5)
     """
     return Recipe(size, v2.RandomHorizontalFlip(), Finish(normalise=normalise))
 
@@ -101,6 +105,10 @@ def shift(*, size: int, pixels: int, normalise: bool) -> Recipe:
         size: the side of the square images.
         pixels: the largest shift along either axis.
         normalise: whether to normalise colours as for ImageNet.
+
+    Example:
+        >>> shift(size=64, pixels=4, normalise=False).augment
+        Shift(pixels=4)
     """
     return Recipe(size, Shift(pixels=pixels), Finish(normalise=normalise))
 
@@ -120,6 +128,13 @@ class Shift(v2.Transform):
 
     Args:
         pixels: the largest shift along either axis.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> Shift(pixels=1)(torch.arange(9, dtype=torch.uint8).view(1, 3, 3))
+        tensor([[[4, 3, 4],
+                 [7, 6, 7],
+                 [4, 3, 4]]], dtype=torch.uint8)
     """
 
     def __init__(self, *, pixels: int) -> None:
@@ -146,6 +161,11 @@ class Cutout(v2.Transform):
 
     Args:
         share: height and width of the rectangle as a share of the image's.
+
+    Example:
+        >>> painted = Cutout(share=0.5)(torch.zeros(3, 8, 8, dtype=torch.uint8))
+        >>> painted.shape, bool(painted.any())
+        (torch.Size([3, 8, 8]), True)
     """
 
     def __init__(self, *, share: float) -> None:
