@@ -48,7 +48,7 @@ def read_image(path: str | Path, *, size: int | None = None) -> Image.Image:
     except Exception as error:  # Pillow's decoders raise errors of many kinds for broken files
         raise ValueError(
             f"the image file {path} cannot be read ({error}); get it anew, or leave it out of the "
-            "data set; scripts/prepare_data.py names all such files"
+            "data set; scripts/prepare_data.py check_images=true names all such files"
         ) from error
 
 
