@@ -83,3 +83,29 @@ def top_labels(scores: Tensor, targets: Tensor, k: int) -> Tensor:
     irrelevant_first = targets.sort(dim=1, stable=True).indices
     by_score = scores.gather(1, irrelevant_first).sort(dim=1, descending=True, stable=True).indices
     return irrelevant_first.gather(1, by_score[:, :k])
+
+
+def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest scores of each row and their columns, in any order, ``[B, k]`` each.
+
+    As ``topk``, but faster for many classes: the k largest lie in the k groups of eight classes
+    with the largest maxima, and taking maxima costs a fraction of a partial sort.
+
+    >>> values, columns = largest(torch.tensor([[0.1, 0.7, 0.3, 0.9]]), 2)
+    >>> columns.sort().values
+    tensor([[1, 3]])
+    """
+    num_classes = scores.shape[1]
+    if num_classes < 50 * k:
+        return scores.topk(k, dim=1, sorted=False)
+    grouped = num_classes - num_classes % 8
+    maxima = scores[:, :grouped].unflatten(1, (8, -1)).amax(1)
+    groups = maxima.topk(k, dim=1, sorted=False).indices
+    # group g holds the classes g, g + G, g + 2 G, ...; the last few classes are in none
+    members = torch.arange(0, grouped, grouped // 8, device=scores.device)
+    columns = (groups.unsqueeze(1) + members.unsqueeze(1)).flatten(1)
+    if grouped < num_classes:
+        rest = torch.arange(grouped, num_classes, device=scores.device)
+        columns = torch.cat([columns, rest.expand(len(scores), -1)], dim=1)
+    values, places = scores.gather(1, columns).topk(k, dim=1, sorted=False)
+    return values, columns.gather(1, places)

@@ -4,6 +4,7 @@ from tkpr.losses.asymmetric import AsymmetricLoss
 from tkpr.losses.autkc import AUTKC
 from tkpr.losses.balanced import DistributionBalancedLoss
 from tkpr.losses.entropy import EMAPL, EntropyMaximisation
+from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.large_loss import LargeLoss
 from tkpr.losses.pairwise import LSEP, TKML, MultilabelMargin, RankingLoss
 from tkpr.losses.robust import SPLC, Hill
@@ -30,6 +31,7 @@ __all__ = [
     "EntropyMaximisation",
     "ExpectedPositiveRegularisation",
     "Hill",
+    "LabelLists",
     "LargeLoss",
     "MultilabelMargin",
     "PairwiseRanking",

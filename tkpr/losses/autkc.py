@@ -2,7 +2,8 @@
 
 from torch import Tensor, nn
 
-from tkpr.losses.inputs import choose, prepare, relevant_labels
+from tkpr.losses.inputs import choose, find_relevant
+from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.surrogates import surrogate as find_surrogate
 from tkpr.losses.tkpr import SCORES
 
@@ -38,15 +39,17 @@ class AUTKC(nn.Module):
         self.surrogate = find_surrogate(surrogate)
         self.scores = choose(scores, SCORES, "scores")
 
-    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
+    ) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
-        logits, targets = prepare(logits, targets)
-        columns, present = relevant_labels(targets)
+        logits, (entries, rows, counts) = find_relevant(logits, targets)
+        batch, num_classes = logits.shape
         scores = self.scores(logits)
         # the K + 1 largest of the others are among the K + 2 largest of all
-        top, top_columns = scores.topk(min(self.k + 2, logits.shape[1]), dim=1)
-        pairs = self.surrogate(scores.gather(1, columns).unsqueeze(2) - top.unsqueeze(1))
-        others = top_columns.unsqueeze(1) != columns.unsqueeze(2)
-        counted = others & (others.cumsum(2) <= self.k + 1) & present.unsqueeze(2)
-        num_relevant = targets.sum(1).clamp(min=1)
-        return (pairs.where(counted, 0).sum((1, 2)) / (num_relevant * self.k)).mean()
+        top_scores, top = scores.topk(min(self.k + 2, num_classes), dim=1)
+        pairs = self.surrogate(scores.take(entries) - top_scores.index_select(0, rows))
+        others = top.index_select(0, rows) != entries % num_classes
+        counted = others & (others.cumsum(1) <= self.k + 1)
+        num_relevant = counts.index_select(0, rows)
+        return (pairs.where(counted, 0) / num_relevant).sum() / (self.k * batch)

@@ -1,16 +1,18 @@
 """The checks that every loss makes before it computes."""
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
+
+from tkpr.losses.label_lists import LabelLists
 
 T = TypeVar("T")
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean}
 
 
-def prepare(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def prepare(logits: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor, Tensor]:
     """Check one batch and lift it to float32 where it comes in half precision.
 
     The values of ``targets`` are checked on the CPU only: on an accelerator the answer would stall
@@ -18,30 +20,94 @@ def prepare(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         logits: raw scores, ``[B, C]``.
-        targets: 1 for relevant labels, 0 for the others, ``[B, C]``.
+        targets: 1 for relevant labels, 0 for the others, ``[B, C]``, or lists of labels.
 
     Returns:
-        Both in one floating type, float32 or float64.
+        Both as ``[B, C]`` in one floating type, float32 or float64.
 
     >>> prepare(torch.zeros(2, 3), torch.zeros(2))
     Traceback (most recent call last):
     ValueError: targets must have the shape of logits, (2, 3); got (2,)
     """
+    logits, targets = _check_shapes(logits, targets)
+    if isinstance(targets, LabelLists):
+        targets = targets.dense(logits.shape[1])
+    elif targets.dtype != torch.bool and _values_are_checked(targets):
+        # y (y - 1) is 0 for 0 and 1 alone, also in whole numbers that wrap around
+        rest = (targets - 1).mul_(targets)
+        if rest.amin() != 0 or rest.amax() != 0:
+            _refuse_values(targets[rest != 0])
+    return logits, targets.to(logits.dtype)
+
+
+class Relevant(NamedTuple):
+    """The R relevant labels of a batch: few, so that a loss need not look at all B C labels.
+
+    Attributes:
+        entries: their positions in the flattened logits, for ``take`` and ``put_``, ``[R, 1]``.
+        rows: their rows, ``[R]``.
+        counts: N, the number of relevant labels of each row, in the logits' type, ``[B, 1]``.
+    """
+
+    entries: Tensor
+    rows: Tensor
+    counts: Tensor
+
+
+def find_relevant(logits: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor, Relevant]:
+    """Check one batch as :func:`prepare` does, and find its relevant labels.
+
+    Args:
+        logits: raw scores, ``[B, C]``.
+        targets: 1 for relevant labels, 0 for the others, ``[B, C]``, or lists of labels.
+
+    Returns:
+        The logits in float32 or float64, and where the relevant labels are.
+
+    >>> _, relevant = find_relevant(torch.zeros(2, 3), torch.tensor([[1, 0, 1], [0, 1, 0]]))
+    >>> relevant.entries.squeeze(1), relevant.rows, relevant.counts.squeeze(1)
+    (tensor([0, 2, 4]), tensor([0, 0, 1]), tensor([2., 1.]))
+    """
+    logits, targets = _check_shapes(logits, targets)
+    batch, num_classes = logits.shape
+    if isinstance(targets, LabelLists):
+        entries = targets.entries(logits.shape).unsqueeze(1)
+        counts = torch.bincount(targets.rows, minlength=batch).to(logits.dtype).unsqueeze(1)
+        return logits, Relevant(entries, targets.rows, counts)
+    entries = targets.flatten().nonzero()
+    if _values_are_checked(targets):
+        values = targets.take(entries)
+        if not torch.equal(values, torch.ones_like(values)):
+            _refuse_values(values[values != 1])
+    rows = entries.div(num_classes, rounding_mode="floor").squeeze(1)
+    return logits, Relevant(entries, rows, targets.sum(1, keepdim=True, dtype=logits.dtype))
+
+
+def _check_shapes(
+    logits: Tensor, targets: Tensor | LabelLists
+) -> tuple[Tensor, Tensor | LabelLists]:
+    """Check all but the values of the targets, lift the logits, make lists of sparse targets."""
     if logits.ndim != 2 or 0 in logits.shape:
         raise ValueError(f"logits must be [B, C] and not empty; got {tuple(logits.shape)}")
-    if targets.shape != logits.shape:
-        raise ValueError(
-            f"targets must have the shape of logits, {tuple(logits.shape)}; "
-            f"got {tuple(targets.shape)}"
-        )
     if not logits.is_floating_point():
         raise ValueError(f"logits must be floating point; got {logits.dtype}")
-    if targets.device.type == "cpu" and not torch.compiler.is_compiling():
-        wrong = (targets != 0) & (targets != 1)
-        if wrong.any():
-            raise ValueError(f"targets must hold only 0 and 1; got {targets[wrong][0].item():.6g}")
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    return logits.to(dtype), targets.to(dtype)
+    if isinstance(targets, Tensor):
+        if targets.shape != logits.shape:
+            raise ValueError(
+                f"targets must have the shape of logits, {tuple(logits.shape)}; "
+                f"got {tuple(targets.shape)}"
+            )
+        if targets.layout != torch.strided:
+            targets = LabelLists.from_sparse(targets)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)), targets
+
+
+def _values_are_checked(targets: Tensor) -> bool:
+    return targets.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _refuse_values(wrong: Tensor) -> NoReturn:
+    raise ValueError(f"targets must hold only 0 and 1; got {wrong[0].item():.6g}")
 
 
 def check_index(index: Tensor | None, batch: int, num_samples: int) -> Tensor:
@@ -76,21 +142,23 @@ def choose(name: str, options: Mapping[str, T], what: str) -> T:
     return options[name]
 
 
-def relevant_labels(targets: Tensor) -> tuple[Tensor, Tensor]:
+def relevant_labels(targets: Tensor) -> Tensor:
     """Gather the few relevant labels of each row, so that no [B, C, C] tensor is needed.
 
     Args:
         targets: 1 for relevant labels, 0 for the others, ``[B, C]``.
 
     Returns:
-        The columns of each row's relevant labels ``[B, N]``, where N is the largest number of them
-        in the batch, and which of these N places are real ``[B, N]``; the rest is padding.
+        The columns of each row's relevant labels ``[B, N]``, N being the largest number of them in
+        the batch, padded with -1.
 
     >>> relevant_labels(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0]]))
-    (tensor([[1, 3],
-            [2, 0]]), tensor([[ True,  True],
-            [ True, False]]))
+    tensor([[ 1,  3],
+            [ 2, -1]])
     """
-    width = int(targets.sum(1).max())
-    present, columns = targets.sort(dim=1, descending=True, stable=True)
-    return columns[:, :width], present[:, :width].bool()
+    rows, columns = targets.nonzero(as_tuple=True)
+    counts = torch.bincount(rows, minlength=len(targets))
+    places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    table = columns.new_full((len(targets), int(counts.max())), -1)
+    table[rows, places] = columns
+    return table

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tkpr.losses.inputs import prepare, relevant_labels
+from tkpr.losses.inputs import find_relevant, prepare, relevant_labels
+from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.surrogates import logistic
 from tkpr.losses.surrogates import surrogate as find_surrogate
 
@@ -41,17 +42,18 @@ class RankingLoss(nn.Module):
         self.surrogate = find_surrogate(surrogate)
         self.rows = rows
 
-    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
+    ) -> Tensor:
         """Return the mean over the rows of the loss of each row."""
-        logits, targets = prepare(logits, targets)
-        num_relevant = targets.sum(1, keepdim=True)
-        num_pairs = num_relevant * (targets.shape[1] - num_relevant)
-        weights = (1 - targets) / num_pairs.clamp(min=1)
+        logits, (entries, rows, counts) = find_relevant(logits, targets)
+        num_pairs = counts * (logits.shape[1] - counts)
+        irrelevant = torch.ones_like(logits, dtype=torch.bool)
+        irrelevant.put_(entries, torch.zeros_like(entries, dtype=torch.bool))
         # one line of C margins per relevant label: sum(N) * C numbers instead of B * C * C
-        row, label = targets.nonzero(as_tuple=True)
-        scores = logits.index_select(0, row)
-        margins = scores.gather(1, label.unsqueeze(1)) - scores
-        total = (self.surrogate(margins) * weights.index_select(0, row)).sum()
+        margins = logits.take(entries) - logits.index_select(0, rows)
+        pairs = self.surrogate(margins).where(irrelevant.index_select(0, rows), 0)
+        total = (pairs.sum(1, keepdim=True) / num_pairs.clamp(min=1).index_select(0, rows)).sum()
         if self.rows == "valid":
             return total / (num_pairs > 0).sum().clamp(min=1)
         return total / len(logits)
@@ -99,9 +101,10 @@ class LSEP(nn.Module):
     @staticmethod
     def _sampled(logits: Tensor, targets: Tensor, max_pairs: int) -> Tensor:
         """Return the loss over pairs drawn at random."""
-        columns, present = relevant_labels(targets)
-        pairs = (present.unsqueeze(2) & (targets == 0).unsqueeze(1)).flatten(1)
-        gaps = (logits.unsqueeze(1) - logits.gather(1, columns).unsqueeze(2)).flatten(1)
+        columns = relevant_labels(targets)
+        pairs = ((columns >= 0).unsqueeze(2) & (targets == 0).unsqueeze(1)).flatten(1)
+        relevant = logits.gather(1, columns.clamp(min=0))
+        gaps = (logits.unsqueeze(1) - relevant.unsqueeze(2)).flatten(1)
         # the pairs with the largest random keys are a uniform draw without replacement
         keys = torch.rand(pairs.shape, device=pairs.device).masked_fill(~pairs, -1)
         drawn, chosen = keys.topk(min(max_pairs, keys.shape[1]), dim=1)
@@ -162,6 +165,7 @@ class MultilabelMargin(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
         logits, targets = prepare(logits, targets)
-        # torch wants the columns of the relevant labels, then -1
-        relevant, columns = targets.sort(dim=1, descending=True, stable=True)
-        return F.multilabel_margin_loss(logits, columns.masked_fill(relevant == 0, -1))
+        # torch wants the columns of the relevant labels, and -1 up to the width of the logits
+        columns = relevant_labels(targets)
+        columns = F.pad(columns, (0, logits.shape[1] - columns.shape[1]), value=-1)
+        return F.multilabel_margin_loss(logits, columns)

@@ -12,24 +12,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tkpr.losses.inputs import REDUCTIONS, check_index, choose, prepare
+from tkpr.losses.inputs import REDUCTIONS, check_index, choose, find_relevant, prepare
+from tkpr.losses.label_lists import LabelLists
 
 
-def negative_logs(logits: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    """Return n(p) and n(1 - p), the losses of each entry as a positive and as a negative label.
+def negative_log(logits: Tensor, label: int, *, eps: float) -> Tensor:
+    """Return n(p), the loss of each entry as a positive label, or n(1 - p), as a negative one.
 
     Args:
         logits: raw scores, any shape.
+        label: 1 or 0.
         eps: what is added to the probability under the logarithm; 0 for the exact logarithm.
 
-    >>> positive, negative = negative_logs(torch.zeros(1), eps=0)
-    >>> positive, negative
-    (tensor([0.6931]), tensor([0.6931]))
+    >>> negative_log(torch.tensor([0.0, 9.0]), 1, eps=0)
+    tensor([6.9315e-01, 1.2340e-04])
     """
     if eps == 0:
-        return -F.logsigmoid(logits), -F.logsigmoid(-logits)
+        return -F.logsigmoid(logits if label == 1 else -logits)
     probabilities = torch.sigmoid(logits)
-    return -torch.log(probabilities + eps), -torch.log(1 - probabilities + eps)
+    return -torch.log((probabilities if label == 1 else 1 - probabilities) + eps)
+
+
+def negative_logs(logits: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    """Return n(p) and n(1 - p), the losses of each entry as a positive and as a negative label."""
+    return negative_log(logits, 1, eps=eps), negative_log(logits, 0, eps=eps)
 
 
 def expectation_penalty(probabilities: Tensor, expected_positives: float) -> Tensor:
@@ -80,19 +86,29 @@ class AssumeNegative(nn.Module):
         self.label_smoothing = label_smoothing
         self.weak_negatives = weak_negatives
         self.eps = eps
-        self.reduction = choose(reduction, REDUCTIONS, "reduction")
+        choose(reduction, REDUCTIONS, "reduction")
+        self.reduction = reduction
 
-    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
+    ) -> Tensor:
         """Return the loss of a batch ``[B, C]``; ``index`` is not used."""
-        logits, targets = prepare(logits, targets)
-        positive, negative = negative_logs(logits, eps=self.eps)
-        smooth = targets + self.label_smoothing * (1 - 2 * targets)
-        entries = smooth * positive + (1 - smooth) * negative
+        logits, relevant = find_relevant(logits, targets)
+        own = self._smoothed(logits.take(relevant.entries), 1)
+        others = self._smoothed(logits, 0).put(relevant.entries, torch.zeros_like(own))
         if self.weak_negatives:
             # a single class has no other label to share the weight with
-            others = max(logits.shape[1] - 1, 1)
-            entries = torch.where(targets == 1, entries, entries / others)
-        return self.reduction(entries)
+            others = others / max(logits.shape[1] - 1, 1)
+        total = own.sum() + others.sum()
+        return total / logits.numel() if self.reduction == "mean" else total
+
+    def _smoothed(self, logits: Tensor, label: int) -> Tensor:
+        """(1 - e) own + e other."""
+        own = negative_log(logits, label, eps=self.eps)
+        if self.label_smoothing == 0:
+            return own
+        other = negative_log(logits, 1 - label, eps=self.eps)
+        return (1 - self.label_smoothing) * own + self.label_smoothing * other
 
 
 class ExpectedPositiveRegularisation(nn.Module):
@@ -120,7 +136,7 @@ class ExpectedPositiveRegularisation(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch ``[B, C]``; ``index`` is not used."""
         logits, targets = prepare(logits, targets)
-        positive, _ = negative_logs(logits, eps=self.eps)
+        positive = negative_log(logits, 1, eps=self.eps)
         penalty = expectation_penalty(torch.sigmoid(logits), self.expected_positives)
         return (targets * positive).mean() + penalty
 

@@ -25,7 +25,12 @@ def exponential(margin: Tensor) -> Tensor:
     The exponent stops at 79.7 in float32 (700 in float64), nine below the one that overflows, so
     that sums of thousands of terms stay finite; a pair beyond that has no gradient.
     """
-    return torch.exp(-margin.clamp(min=9 - math.log(torch.finfo(margin.dtype).max)))
+    return torch.exp(-margin.clamp(min=_lowest_margin(margin.dtype)))
+
+
+def _lowest_margin(dtype: torch.dtype) -> float:
+    """Return the margin at which the exponential stops to rise."""
+    return 9 - math.log(torch.finfo(dtype).max)
 
 
 def logistic(margin: Tensor) -> Tensor:
@@ -50,6 +55,14 @@ SURROGATES: dict[str, Callable[[Tensor], Tensor]] = {
     "logistic": logistic,
     "arctan": arctan,
     "hinge": hinge,
+}
+
+
+# The derivatives dl/dt, for losses that write their gradient in closed form.
+SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "square": lambda margin: 2 * (margin - 1),
+    "exponential": lambda margin: -exponential(margin) * (margin >= _lowest_margin(margin.dtype)),
+    "logistic": lambda margin: -torch.sigmoid(-margin),
 }
 
 

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from tkpr.losses.inputs import choose, prepare, relevant_labels
-from tkpr.losses.surrogates import surrogate as find_surrogate
+from tkpr.losses.inputs import Relevant, choose, find_relevant
+from tkpr.losses.label_lists import LabelLists
+from tkpr.losses.surrogates import SLOPES, SURROGATES
+from tkpr.ranking import largest
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
@@ -30,8 +34,10 @@ def weighting(num_relevant: Tensor, *, alpha: int, k: int) -> Tensor:
     >>> weighting(torch.tensor([1., 2., 9.]), alpha=3, k=4)
     tensor([ 4.,  7., 10.])
     """
+    if alpha == 1:
+        return torch.ones_like(num_relevant)
     n_k = num_relevant.clamp(min=1, max=k)
-    return {1: n_k / n_k, 2: n_k, 3: n_k * (2 * k + 1 - n_k) / 2}[alpha]
+    return n_k if alpha == 2 else n_k * (2 * k + 1 - n_k) / 2
 
 
 class TKPR(nn.Module):
@@ -71,25 +77,80 @@ class TKPR(nn.Module):
             raise ValueError(f"alpha must be 1, 2 or 3; got {alpha!r}")
         if not isinstance(k, int) or k < 1:
             raise ValueError(f"k must be an integer of at least 1; got {k!r}")
-        if surrogate not in ("square", "exponential", "logistic"):
-            raise ValueError(
-                f"unknown surrogate {surrogate!r}: choose one of square, exponential, logistic"
-            )
         self.alpha = alpha
         self.k = k
-        self.surrogate = find_surrogate(surrogate)
-        self.scores = choose(scores, SCORES, "scores")
+        self.slope = choose(surrogate, SLOPES, "surrogate")
+        self.surrogate = SURROGATES[surrogate]
+        choose(scores, SCORES, "scores")
+        self.scores = scores
 
-    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
+    ) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
-        logits, targets = prepare(logits, targets)
-        if self.k + 1 > logits.shape[1]:
+        logits, relevant = find_relevant(logits, targets)
+        batch, num_classes = logits.shape
+        if self.k + 1 > num_classes:
             raise ValueError(
-                f"k + 1 may not exceed the number of classes, {logits.shape[1]}; got k = {self.k}"
+                f"k + 1 may not exceed the number of classes, {num_classes}; got k = {self.k}"
             )
-        columns, present = relevant_labels(targets)
-        scores = self.scores(logits)
-        top = scores.topk(self.k + 1, dim=1).values
-        pairs = self.surrogate(scores.gather(1, columns).unsqueeze(2) - top.unsqueeze(1)).sum(2)
-        alpha = weighting(targets.sum(1), alpha=self.alpha, k=self.k)
-        return (pairs.where(present, 0).sum(1) / (alpha * self.k)).mean()
+        divisors = weighting(relevant.counts, alpha=self.alpha, k=self.k) * (self.k * batch)
+        divisors = divisors.index_select(0, relevant.rows)
+        return _TopPairs.apply(
+            logits, relevant, divisors, self.k, self.scores, self.surrogate, self.slope
+        )
+
+
+class _TopPairs(torch.autograd.Function):
+    """L = sum over relevant labels y of 1/a_y sum_{k<=K+1} l(t_yk), with t_yk = s_y - s_[k].
+
+    The gradient at the scores is zero but for
+
+        dL/ds_y = 1/a_y sum_k l'(t_yk)    and    dL/ds_[k] = -sum_y 1/a_y l'(t_yk),
+
+    their sum where a relevant label is among the K+1 largest. At the logits it is dL/ds for raw
+    scores, s (1 - s) dL/ds for the sigmoid and s (dL/ds - sum_j s_j dL/ds_j) for the softmax, the
+    only one that computes with all C labels.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        relevant: Relevant,
+        divisors: Tensor,
+        k: int,
+        normalise: str,
+        surrogate: Callable[[Tensor], Tensor],
+        slope: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """Return L for the divisors a ``[R, 1]``."""
+        entries, rows, _ = relevant
+        scores = SCORES[normalise](logits)
+        top_scores, top = largest(scores, k + 1)
+        own_scores = scores.take(entries)
+        margins = own_scores - top_scores.index_select(0, rows)
+        ctx.save_for_backward(scores, entries, rows, divisors, own_scores, top, top_scores, margins)
+        ctx.normalise, ctx.slope = normalise, slope
+        return (surrogate(margins) / divisors).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient at the logits."""
+        scores, entries, rows, divisors, own_scores, top, top_scores, margins = ctx.saved_tensors
+        slopes = ctx.slope(margins) * (grad / divisors)
+        own = slopes.sum(1, keepdim=True)
+        others = torch.zeros_like(top_scores).index_add_(0, rows, slopes, alpha=-1)
+        if ctx.normalise == "sigmoid":
+            own *= own_scores * (1 - own_scores)
+            others *= top_scores * (1 - top_scores)
+        if ctx.normalise == "softmax":
+            own *= own_scores
+            others *= top_scores
+            total = others.sum(1, keepdim=True).index_add_(0, rows, own)
+            gradient = scores * -total
+        else:
+            gradient = torch.zeros_like(scores)
+        gradient.scatter_add_(1, top, others).put_(entries, own, accumulate=True)
+        return gradient, None, None, None, None, None, None

@@ -5,41 +5,40 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from tkpr.losses.inputs import choose, prepare
+from tkpr.losses.inputs import choose, find_relevant
+from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.surrogates import exponential, logistic
 
-WEIGHTINGS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "u1": lambda targets, n, m: (1 / (n + m)).expand_as(targets),
-    "u2": lambda targets, n, m: (1 / (n * m)).expand_as(targets),
-    "u3": lambda targets, n, m: torch.where(targets == 1, 1 / n, 1 / m),
-    "u4": lambda targets, n, m: (1 / torch.minimum(n, m)).expand_as(targets),
+WEIGHTINGS: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "u1": lambda n, m: (1 / (n + m), 1 / (n + m)),
+    "u2": lambda n, m: (1 / (n * m), 1 / (n * m)),
+    "u3": lambda n, m: (1 / n, 1 / m),
+    "u4": lambda n, m: (1 / torch.minimum(n, m), 1 / torch.minimum(n, m)),
 }
 
 
-def label_weights(targets: Tensor, *, weighting: str) -> Tensor:
-    """Return the weight w_i of each label in the univariate losses.
+def label_weights(
+    num_relevant: Tensor, num_irrelevant: Tensor, *, weighting: str
+) -> tuple[Tensor, Tensor]:
+    """Return the weights of the relevant and of the irrelevant labels of each row.
 
     With N relevant and M irrelevant labels in the row: u1: 1/C; u2: 1/(N M); u3: 1/N for relevant
     labels and 1/M for the others; u4: 1/min(N, M). Rows with N = 0 or M = 0 have no pair to rank
     and get weight 0, except in u1.
 
     Args:
-        targets: 1 for relevant labels, 0 for the others, floating point, ``[B, C]``.
+        num_relevant: N, floating point, any shape.
+        num_irrelevant: M, of the same shape.
         weighting: "u1", "u2", "u3" or "u4".
 
-    Returns:
-        The weights ``[B, C]``.
-
-    >>> label_weights(torch.tensor([[1., 0., 0.], [1., 1., 1.]]), weighting="u3")
-    tensor([[1.0000, 0.5000, 0.5000],
-            [0.0000, 0.0000, 0.0000]])
+    >>> label_weights(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 0.0]), weighting="u3")
+    (tensor([1., 0.]), tensor([0.5000, 0.0000]))
     """
-    num_relevant = targets.sum(1, keepdim=True)
-    num_irrelevant = targets.shape[1] - num_relevant
-    weights = choose(weighting, WEIGHTINGS, "weighting")(targets, num_relevant, num_irrelevant)
+    weights = choose(weighting, WEIGHTINGS, "weighting")(num_relevant, num_irrelevant)
     if weighting == "u1":
         return weights
-    return weights.where((num_relevant > 0) & (num_irrelevant > 0), 0)
+    has_pairs = (num_relevant > 0) & (num_irrelevant > 0)
+    return weights[0].where(has_pairs, 0), weights[1].where(has_pairs, 0)
 
 
 class Univariate(nn.Module):
@@ -69,8 +68,14 @@ class Univariate(nn.Module):
         self.weighting = weighting
         self.base = choose(base, {"logistic": logistic, "exponential": exponential}, "base")
 
-    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
+    ) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
-        logits, targets = prepare(logits, targets)
-        weights = label_weights(targets, weighting=self.weighting)
-        return (weights * self.base((2 * targets - 1) * logits)).sum(1).mean()
+        logits, (entries, rows, counts) = find_relevant(logits, targets)
+        own_weight, other_weight = label_weights(
+            counts, logits.shape[1] - counts, weighting=self.weighting
+        )
+        own = self.base(logits.take(entries)) * own_weight.index_select(0, rows)
+        others = self.base(-logits).put(entries, torch.zeros_like(own)) * other_weight
+        return (own.sum() + others.sum()) / len(logits)
