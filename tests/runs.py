@@ -13,7 +13,7 @@ SMALL = [
     "dataset.test_size=23",
     "dataset.image_size=32",
     "transform.size=32",
-    "model.width=4",
+    "model.width=8",
     "trainer.batch_size=8",
     "trainer.accelerator=cpu",
 ]
