@@ -7,12 +7,13 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
@@ -37,7 +38,14 @@ def seed_everything(*numbers: int) -> None:
     seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    seed_torch(seed)
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch; ``torch.manual_seed`` would queue calls for every GPU that is not in use."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(seed)
 
 
 class ResumableSampler(DistributedSampler):
@@ -75,8 +83,8 @@ class Trainer:
     def __init__(
         self, cfg: DictConfig, fabric: Fabric, data: TrainingData, model: nn.Module, folder: Path
     ) -> None:
-        self.cfg, self.settings, self.fabric, self.data = cfg, cfg.trainer, fabric, data
-        self.folder = folder
+        self.cfg, self.fabric, self.data, self.folder = cfg, fabric, data, folder
+        self.settings = SimpleNamespace(**cast(dict, OmegaConf.to_container(cfg.trainer)))
         known = facts(data, self.settings.epochs)
         self.losses: list[Any] = [build(cfg.warmup, facts=known), build(cfg.loss, facts=known)]
         self.module: Any = model
@@ -93,8 +101,8 @@ class Trainer:
         self.steps = len(self.loader)
         if not self.steps:
             raise ValueError(
-                f"{len(data.train)} training samples do not fill one batch of "
-                f"{self.settings.batch_size}: lower trainer.batch_size or set trainer.drop_last=false"
+                f"{len(data.train)} training samples do not fill one batch: lower "
+                f"trainer.batch_size={self.settings.batch_size} or set trainer.drop_last=false"
             )
         self.set_up()
         if saved:
@@ -175,12 +183,13 @@ class Trainer:
     def train_epoch(self, epoch: int) -> dict[str, float]:
         """One pass over the training set."""
         settings, fabric, criterion = self.settings, self.fabric, self.criterion(epoch)
+        seed = self.cfg.seed
         self.model.train()
         criterion.train()
         start, first = time.monotonic(), self.step
         bar = self.progress(self.loader, f"epoch {epoch + 1}/{settings.epochs}")
         for inputs, targets, index in self.on_device(bar):
-            seed_everything(self.cfg.seed, epoch, fabric.global_rank, self.step)
+            seed_torch(hash((seed, epoch, fabric.global_rank, self.step)) % 2**63)
             self.step += 1
             update = self.step % settings.accumulate == 0 or self.step == self.steps
             with fabric.no_backward_sync(self.model, enabled=not update):
