@@ -11,10 +11,9 @@ from tests.data.miniature import CONFIGS
 from tkpr.config import build
 from tkpr.data import labels, transforms
 from tkpr.data.assemble import assemble, loader
-from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.core import MultiLabelData, Split, checksum
 from tkpr.data.labels import single_positive
 from tkpr.data.mosaic import load_mosaic
-from tkpr.data.report import checksum
 from tkpr.data.splits import holdout
 
 ONE = partial(single_positive, seed=1200, list_file=None, index_order="columns")

@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 
 from tests.data.miniature import TEST, TRAIN, load, make_csv
-from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.core import MultiLabelData, Split, checksum
 from tkpr.data.known import KNOWN, Expected, Known, known_counts
-from tkpr.data.report import checksum, report, statistics, unreadable_files
+from tkpr.data.report import report, statistics, unreadable_files
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 
 from tkpr.data.cache import ImageCache
-from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.core import MultiLabelData, Split, checksum
 from tkpr.data.features import FeatureDataset
 from tkpr.data.files import absolute
 from tkpr.data.images import ImageDataset
 from tkpr.data.labels import fix
-from tkpr.data.report import checksum
 from tkpr.data.splits import holdout as hold_out
 from tkpr.data.transforms import Recipe
 

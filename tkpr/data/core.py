@@ -1,5 +1,6 @@
 """What every data set is turned into: inputs, one 0/1 label matrix, names."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,5 +67,21 @@ class MultiLabelData:
 
     def limit(self, size: int) -> "MultiLabelData":
         """Return the first ``size`` samples of each split, to try things out."""
-        parts = [split.subset(np.arange(min(size, len(split)))) for split in (self.train, self.test)]
+        parts = [
+            split.subset(np.arange(min(size, len(split)))) for split in (self.train, self.test)
+        ]
         return MultiLabelData(self.class_names, *parts)
+
+
+def checksum(targets: np.ndarray) -> str:
+    """Return 16 digits of the SHA-256 of a label matrix: of the text ``N,C:``, then of its bytes.
+
+    It changes with the labels and with the order of samples and classes.
+
+    >>> checksum(np.array([[1, 0], [0, 1]], dtype=np.uint8))
+    'c7ea2bd0ce1317d2'
+    """
+    samples, classes = targets.shape
+    digest = hashlib.sha256(f"{samples},{classes}:".encode())
+    digest.update(np.ascontiguousarray(targets).data)
+    return digest.hexdigest()[:16]

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from tkpr import atomic
-from tkpr.data.core import Split
+from tkpr.data.core import Split, checksum
 from tkpr.data.files import absolute, read_lines
-from tkpr.data.report import checksum
 
 
 def full(split: Split) -> np.ndarray:

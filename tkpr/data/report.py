@@ -1,6 +1,5 @@
 """What a data set holds, beside what it should hold, and which of its images cannot be read."""
 
-import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.core import MultiLabelData, Split, checksum
 from tkpr.data.known import Expected, Known
 
 
@@ -34,20 +33,6 @@ class Statistics:
     rarest: tuple[str, int]
     commonest: tuple[str, int]
     checksum: str
-
-
-def checksum(targets: np.ndarray) -> str:
-    """Return 16 digits of the SHA-256 of a label matrix: of the text ``N,C:``, then of its bytes.
-
-    It changes with the labels and with the order of samples and classes.
-
-    >>> checksum(np.array([[1, 0], [0, 1]], dtype=np.uint8))
-    'c7ea2bd0ce1317d2'
-    """
-    samples, classes = targets.shape
-    digest = hashlib.sha256(f"{samples},{classes}:".encode())
-    digest.update(np.ascontiguousarray(targets).data)
-    return digest.hexdigest()[:16]
 
 
 def statistics(split: Split, class_names: Sequence[str]) -> Statistics:
