@@ -85,7 +85,7 @@ def test_predict_names_what_is_missing(run, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="no such image or folder"):
         script("predict", folder, tmp_path / "nothing.jpg", monkeypatch=monkeypatch)
     (tmp_path / "broken.jpg").write_bytes(b"not a picture")
-    with pytest.raises(ValueError, match="broken.jpg"):
+    with pytest.raises(ValueError, match=r"broken\.jpg"):
         script("predict", folder, tmp_path / "broken.jpg", monkeypatch=monkeypatch)
 
 

@@ -258,7 +258,7 @@ def test_accumulation_equals_a_larger_batch(tmp_path):
 
 
 def test_early_stopping_needs_a_held_out_split(tmp_path):
-    with pytest.raises(ValueError, match="may not look at the test set: set split.holdout"):
+    with pytest.raises(ValueError, match=r"may not look at the test set: set split\.holdout"):
         train(*SMALL, "trainer.patience=1", folder=tmp_path)
     settings = ["trainer.patience=1", "split.holdout=0.2", "optimizer.lr=0", "trainer.epochs=5"]
     results = train(*SMALL, *settings, "scheduler=constant", folder=tmp_path)

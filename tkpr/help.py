@@ -40,9 +40,9 @@ def first_comment(file: Path) -> str:
 
 
 def defaults(text: str) -> dict[str, str]:
-    """Return the group choices of a primary configuration.
+    r"""Return the group choices of a primary configuration.
 
-    >>> defaults("defaults:\\n  - loss: tkpr_a2\\n  - _self_\\n")
+    >>> defaults("defaults:\n  - loss: tkpr_a2\n  - _self_\n")
     {'loss': 'tkpr_a2'}
     """
     lines = [line.strip()[2:] for line in text.splitlines() if line.startswith("  - ")]
