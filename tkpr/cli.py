@@ -53,6 +53,7 @@ def run_main(configs: Path, name: str, task: Callable[[DictConfig], Any]) -> Non
     logger = logging.getLogger("tkpr")
     logger.handlers, logger.propagate = [lines], False
     logger.setLevel(logging.INFO)
+    logging.getLogger("timm").setLevel(logging.WARNING)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach the lines below
     try:
         hydra.main(version_base="1.3", config_path=str(configs), config_name=name)(task)()
