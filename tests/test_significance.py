@@ -1,5 +1,7 @@
 """The paired bootstrap agrees with normal theory where that holds, and refuses other images."""
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -8,6 +10,23 @@ from tests.made_up import labels, predictions, write_run
 from tkpr.metrics import evaluate, mean_average_precision
 from tkpr.results import MEASURES
 from tkpr.significance import bootstrap_whole, compare, paired_bootstrap, per_image
+
+
+def single(first, second, **options):
+    """Compare on one measure."""
+    return paired_bootstrap(first[:, None], second[:, None], **options)[0]
+
+
+def test_measures_at_once_and_one_by_one_are_the_same():
+    rng = np.random.default_rng(0)
+    first, second = rng.random((2, 50, 3))
+    first[7, 1] = np.nan
+    together = paired_bootstrap(first, second, resamples=50)
+    alone = [single(first[:, m], second[:, m], resamples=50) for m in range(3)]
+    for one, other in zip(together, alone, strict=True):
+        assert astuple(one) == pytest.approx(astuple(other), rel=1e-12)
+    assert together[1].first == pytest.approx(np.nanmean(first[:, 1]))
+    assert together[1].second == pytest.approx(np.delete(second[:, 1], 7).mean())
 
 
 def test_values_per_image_have_the_mean_of_the_table():
@@ -32,7 +51,7 @@ def test_interval_and_p_value_are_those_of_the_normal_distribution():
     rng = np.random.default_rng(1)
     second = rng.normal(size=2000)
     first = second + rng.normal(0.05, 1.0, size=2000)  # paired: the common part cancels
-    result = paired_bootstrap(first, second, resamples=20_000)
+    result = single(first, second, resamples=20_000)
     difference = first - second
     error = difference.std() / np.sqrt(2000)
     assert result.difference == pytest.approx(difference.mean())
@@ -46,23 +65,22 @@ def test_interval_and_p_value_are_those_of_the_normal_distribution():
 def test_order_of_the_two_only_changes_the_sign():
     rng = np.random.default_rng(2)
     first, second = rng.random(300), rng.random(300)
-    one = paired_bootstrap(first, second, resamples=1000)
-    other = paired_bootstrap(second, first, resamples=1000)
+    one = single(first, second, resamples=1000)
+    other = single(second, first, resamples=1000)
     assert (one.low, one.high) == pytest.approx((-other.high, -other.low))
     assert one.p_value == other.p_value
 
 
 def test_equal_methods_are_not_told_apart():
     values = np.random.default_rng(3).random(100)
-    result = paired_bootstrap(values, values, resamples=100)
+    result = single(values, values, resamples=100)
     assert (result.difference, result.low, result.high, result.p_value) == (0, 0, 0, 1)
 
 
 def test_false_alarms_are_as_rare_as_promised():
     rng = np.random.default_rng(4)
     alarms = [
-        paired_bootstrap(*rng.normal(size=(2, 100)), resamples=200, seed=i).p_value < 0.05
-        for i in range(400)
+        single(*rng.normal(size=(2, 100)), resamples=200, seed=i).p_value < 0.05 for i in range(400)
     ]
     # 400 draws at 5 %: two-sided 99.9 % limits of the binomial distribution
     low, high = stats.binom.ppf([0.0005, 0.9995], 400, 0.05)
@@ -70,10 +88,10 @@ def test_false_alarms_are_as_rare_as_promised():
 
 
 def test_images_that_say_nothing_are_left_out():
-    result = paired_bootstrap(np.array([1.0, np.nan, 3.0]), np.array([0.0, 5.0, 0.0]), resamples=10)
+    result = single(np.array([1.0, np.nan, 3.0]), np.array([0.0, 5.0, 0.0]), resamples=10)
     assert (result.first, result.second) == (2.0, 0.0)
-    with pytest.raises(ValueError, match="no image on which both"):
-        paired_bootstrap(np.array([np.nan]), np.array([1.0]), resamples=10)
+    with pytest.raises(ValueError, match="says nothing about any image"):
+        single(np.array([np.nan]), np.array([1.0]), resamples=10)
 
 
 def test_a_measure_of_the_whole_set(tmp_path):

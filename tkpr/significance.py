@@ -82,34 +82,40 @@ def paired_bootstrap(
     resamples: int,
     confidence: float = 0.95,
     seed: int = 0,
-) -> Comparison:
-    """Compare the means of two measurements of the same images.
+) -> list[Comparison]:
+    """Compare the means of two methods on the same images, for several measures at once.
 
     Args:
-        first: the values of method a, ``[N]``; NaN where the measure says nothing.
+        first: the values of method a, ``[N, M]``; NaN where a measure says nothing.
         second: those of method b.
-        resamples: how often the images are drawn again.
+        resamples: how often the images are drawn again; all measures see the same draws.
         confidence: of the interval.
         seed: of the draws.
 
-    >>> paired_bootstrap(np.array([1.0, 1, 1, 0]), np.zeros(4), resamples=500).difference
+    >>> first, second = np.array([[1.0], [1], [1], [0]]), np.zeros((4, 1))
+    >>> paired_bootstrap(first, second, resamples=500)[0].difference
     0.75
     """
     valid = ~(np.isnan(first) | np.isnan(second))
-    if not valid.any():
-        raise ValueError("no image on which both methods can be measured")
-    first, second = first[valid], second[valid]
+    if not valid.any(axis=0).all():
+        raise ValueError("a measure says nothing about any image")
+    differences = np.where(valid, first - second, 0.0)
+    both = np.concatenate([differences, valid], axis=1)
     size, rng = len(first), np.random.default_rng(seed)
     chance = np.full(size, 1 / size)
-    drawn = np.concatenate(
+    sums = np.concatenate(
         [
-            rng.multinomial(size, chance, min(RESAMPLES_AT_ONCE, resamples - start))
-            @ (first - second)
-            / size
+            rng.multinomial(size, chance, min(RESAMPLES_AT_ONCE, resamples - start)) @ both
             for start in range(0, resamples, RESAMPLES_AT_ONCE)
         ]
     )
-    return _summary(float(first.mean()), float(second.mean()), drawn, confidence)
+    totals, counts = np.split(sums, 2, axis=1)
+    drawn = totals / np.maximum(counts, 1)
+    means = [np.where(valid, part, 0.0).sum(axis=0) / valid.sum(axis=0) for part in (first, second)]
+    return [
+        _summary(one, other, column, confidence)
+        for one, other, column in zip(*means, drawn.T, strict=True)
+    ]
 
 
 def bootstrap_whole(
@@ -146,7 +152,8 @@ def _summary(first: float, second: float, drawn: np.ndarray, confidence: float) 
     """Interval and p-value from the differences in the draws; the data count as one draw more."""
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     reversed_share = min((drawn <= 0).sum() + 1, (drawn >= 0).sum() + 1) / (len(drawn) + 1)
-    return Comparison(first, second, float(low), float(high), float(min(1.0, 2 * reversed_share)))
+    p_value = min(1.0, 2 * reversed_share)
+    return Comparison(float(first), float(second), float(low), float(high), float(p_value))
 
 
 def compare(
@@ -178,10 +185,10 @@ def compare(
         draws = resamples or 200
         return bootstrap_whole(WHOLE[measure], *logits, targets, resamples=draws, seed=seed)
     means = [
-        np.mean([per_image(measure, stored["logits"], targets) for stored in part], axis=0)
+        np.mean([per_image(measure, stored["logits"], targets) for stored in part], axis=0)[:, None]
         for part in (ones, others)
     ]
-    return paired_bootstrap(*means, resamples=resamples or 2000, seed=seed)
+    return paired_bootstrap(*means, resamples=resamples or 2000, seed=seed)[0]
 
 
 def check_same_images(

@@ -112,14 +112,16 @@ def significance_marks(rows: dict[str, list[Run]], mean: pd.DataFrame) -> pd.Dat
         parts = [per_image(measure, told["logits"], told["targets"]) for _, told in stored[row]]
         return np.mean(parts, axis=0)
 
-    for measure in mean.columns:
-        if best[measure] is None:
-            continue
-        theirs = values(best[measure], measure)
-        for row in ours:
-            compared = paired_bootstrap(values(row, measure), theirs, resamples=RESAMPLES)
-            if compared.p_value < LEVEL:
-                gain = compared.difference * (-1 if measure in results.LOWER_IS_BETTER else 1)
+    measures = [measure for measure in mean.columns if best[measure] is not None]
+    if not measures:
+        return marks
+    theirs = np.stack([values(best[measure], measure) for measure in measures], axis=1)
+    for row in ours:
+        mine = np.stack([values(row, measure) for measure in measures], axis=1)
+        compared = paired_bootstrap(mine, theirs, resamples=RESAMPLES)
+        for measure, told in zip(measures, compared, strict=True):
+            if told.p_value < LEVEL:
+                gain = -told.difference if measure in results.LOWER_IS_BETTER else told.difference
                 marks.loc[row, measure] = BETTER if gain > 0 else WORSE
     return marks
 
@@ -212,8 +214,14 @@ def to_csv(table: Table, *, paper: bool = False) -> str:
     return pd.DataFrame(body).to_csv(index=False, float_format="%.6f")
 
 
-def to_html(table: Table, *, paper: bool = False) -> str:
-    """An HTML table with colours, and the notes below it, to be put into a page."""
+def to_html(table: Table, *, paper: bool = False, suffix: str = "") -> str:
+    """An HTML table with colours, and the notes below it, to be put into a page.
+
+    Args:
+        table: what to show.
+        paper: add the paper's value and the difference.
+        suffix: told apart by it, the same table may be in a page twice.
+    """
     body = lines(table, paper=paper)
     styler = _styled(
         table,
@@ -222,7 +230,7 @@ def to_html(table: Table, *, paper: bool = False) -> str:
         second="color: #1f4fd8; font-style: italic",
         competitor="text-decoration: underline",
     )
-    styler = styler.hide(axis="index").set_uuid(f"{table.name}_{table.budget}")
+    styler = styler.hide(axis="index").set_uuid(f"{table.name}_{table.budget}{suffix}")
     styler = styler.set_table_attributes('class="results"').format(escape="html")
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in table.notes)
     return f'{styler.to_html()}\n<ul class="notes">{notes}</ul>\n'

@@ -1,0 +1,73 @@
+"""Time a step with each loss, as in the paper's Tab. 4, and put the paper's numbers beside.
+
+python scripts/efficiency.py                      on a GPU: ResNet50 and Swin, 300 trials each
+python scripts/efficiency.py --light              on a CPU: the loss alone, batch 8, 60 trials
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    """Read the command line, measure, print and write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--backbones", nargs="+", default=["resnet50", "swin"], help="or none")
+    parser.add_argument("--classes", type=int, nargs="+", default=[100, 1000, 5000, 10000])
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--k", type=int, default=15, help="K of TKPR")
+    parser.add_argument("--labels", type=int, default=3, help="relevant labels per image")
+    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--averaged", type=int, default=200, help="the last so many trials count")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, mps")
+    parser.add_argument("--light", action="store_true", help="--backbones none, batch 8, 60 trials")
+    parser.add_argument("--output", type=Path, default=Path("tables"), help="where to write")
+    arguments = parser.parse_args()
+
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler is silent about itself
+    import torch
+
+    from tkpr import atomic
+    from tkpr.efficiency import Setting, about, beside_the_paper, layout, measure
+
+    if arguments.light:
+        arguments.backbones, arguments.batch_size = ["none"], 8
+        arguments.trials, arguments.averaged = 60, 40
+    if not 1 <= arguments.averaged <= arguments.trials:
+        raise ValueError(
+            f"--averaged must be from 1 to the {arguments.trials} trials; got {arguments.averaged}"
+        )
+    device = arguments.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    setting = Setting(
+        batch_size=arguments.batch_size,
+        k=arguments.k,
+        trials=arguments.trials,
+        averaged=arguments.averaged,
+        labels=arguments.labels,
+        device=device,
+    )
+    times = measure(
+        ROOT / "configs", backbones=arguments.backbones, classes=arguments.classes, setting=setting
+    )
+    facts = "\n".join(f"- {name}: {value}" for name, value in about(setting).items())
+    text = f"{layout(times)}\n{beside_the_paper(times)}\n{facts}\n"
+    print(text)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    name = "efficiency-light" if arguments.light else "efficiency"
+    atomic.write(arguments.output / f"{name}.csv", times.to_csv(index=False, float_format="%.6f"))
+    atomic.write(arguments.output / f"{name}.md", text)
+    print(f"written to {arguments.output}/{name}.csv and .md")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"error: {error}")

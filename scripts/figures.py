@@ -1,0 +1,121 @@
+"""Draw a figure of the paper from finished runs, as PDF and PNG.
+
+python scripts/figures.py fig5 --budget smoke
+python scripts/figures.py ranks --table voc2012_mlml_sota_resnet50 --rows SPLC TKPR_a2
+python scripts/figures.py cases --table coco_mlc_sota_swin --budget features dataset=coco
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+KINDS = ("consistency", "ranks", "sensitivity_k", "sensitivity_warmup", "cases")
+# the paper's figures: what they show, and of which table
+FIGURES = {
+    "fig2": ("consistency", "voc2007_mlc_ranking_resnet101", ("L_rank", "TKPR_a2")),
+    "fig4a": ("ranks", "coco_mlc_ranking_resnet101", None),
+    "fig4b": ("ranks", "voc2007_mlc_ranking_resnet101", None),
+    "fig5": ("consistency", "voc2007_mlc_ranking_resnet101", None),
+    "fig6": ("sensitivity_k", "voc2012_mlml_sensitivity", None),
+    "fig7": ("sensitivity_warmup", "voc2012_mlml_sensitivity", None),
+    "fig8": ("sensitivity_k", "voc2007_mlc_sensitivity", None),
+    "fig9": ("cases", "coco_mlc_sota_swin", None),
+    "fig10": ("cases", "nuswide_mlc_sota_swin", None),
+}
+
+
+def main() -> None:
+    """Read the command line, select the runs, draw."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("figure", help=f"one of {', '.join([*FIGURES, *KINDS])}")
+    parser.add_argument("--table", help="take the runs of this experiment")
+    parser.add_argument("--budget", default="paper", help="paper, small, features or smoke")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
+    parser.add_argument("--rows", nargs="+", help="the rows to draw, as the tables name them")
+    parser.add_argument(
+        "--after-warmup", action="store_true", help="consistency: leave the warm-up epochs out"
+    )
+    parser.add_argument("--count", type=int, default=4, help="cases: how many images")
+    parser.add_argument("--losses", action="store_true", help="cases: where TKPR does worst")
+    parser.add_argument("--output", type=Path, default=Path("figures"), help="where to write")
+    parser.add_argument(
+        "overrides", nargs="*", help="cases on features: dataset=... for the images"
+    )
+    arguments = parser.parse_args()
+
+    from tkpr.figures.style import save
+    from tkpr.results import load_runs, of_table
+
+    kind, table, rows = FIGURES.get(arguments.figure, (arguments.figure, None, None))
+    if kind not in KINDS:
+        names = ", ".join([*FIGURES, *KINDS])
+        raise ValueError(f"no figure {arguments.figure!r}: choose one of {names}")
+    table = arguments.table or table
+    if table is None:
+        raise ValueError(f"{kind} needs --table, such as --table voc2012_mlml_ranking_resnet50")
+    runs = of_table(load_runs(arguments.runs), table, arguments.budget)
+    if not runs:
+        raise FileNotFoundError(
+            f"no finished runs of {table} at budget {arguments.budget} in {arguments.runs}: first "
+            f"python train.py -m experiment={table} budget={arguments.budget}"
+        )
+    figure = draw(kind, runs, arguments.rows or rows, arguments)
+    variant = "-losses" * arguments.losses + "-after_warmup" * arguments.after_warmup
+    path = arguments.output / f"{arguments.figure}{variant}-{table}-{arguments.budget}"
+    print("written:", *save(figure, path))
+
+
+def draw(kind, runs, rows, arguments):
+    """Draw one kind of figure from the runs of a table."""
+    from tkpr.figures import cases, consistency, ranks, sensitivity
+
+    if kind.startswith("sensitivity_"):
+        return sensitivity.draw(runs, kind.removeprefix("sensitivity_"))
+    if kind == "consistency":
+        chosen = select(runs, rows or consistency.ROWS, strict=rows is not None)
+        return consistency.draw(chosen, after_warmup=arguments.after_warmup)
+    if kind == "ranks":
+        return ranks.draw(select(runs, rows or ranks.ROWS, strict=rows is not None))
+    found = {row: group[0] for row, group in select(runs, rows, strict=True).items()}
+    ours = [row for row in found if row.startswith("TKPR")]
+    if rows is None and len(ours) > 1:  # one of TKPR's rows stands for all
+        keep = "TKPR_a2" if "TKPR_a2" in ours else ours[0]
+        found = {row: run for row, run in found.items() if row not in ours or row == keep}
+    found = dict(sorted(found.items(), key=lambda item: not item[0].startswith("TKPR")))
+    dataset = None
+    if arguments.overrides:
+        import hydra
+
+        with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+            dataset = hydra.compose("train", arguments.overrides).dataset
+    chosen = cases.choose(found, count=arguments.count, losses=arguments.losses)
+    images = cases.pictures(next(iter(found.values())), dataset)
+    return cases.draw(chosen, images, list(found))
+
+
+def select(runs, rows, *, strict):
+    """Group the runs by row; with ``strict`` every row named must be there."""
+    from tkpr.results import group_rows
+
+    grouped = group_rows(runs, [])
+    if rows is None:
+        return grouped
+    missing = [row for row in rows if row not in grouped]
+    if strict and missing:
+        raise ValueError(
+            f"no finished runs of {', '.join(missing)}; there are {', '.join(grouped)}"
+        )
+    if missing:
+        print(f"missing, not drawn: {', '.join(missing)}", file=sys.stderr)
+    found = {row: grouped[row] for row in rows if row in grouped}
+    return found or grouped  # where none of the usual rows was run, what there is
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"error: {error}")

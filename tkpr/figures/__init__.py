@@ -1,0 +1,1 @@
+"""The paper's figures from finished runs; one file per figure."""
