@@ -50,7 +50,7 @@ def main() -> None:
         batch_size=arguments.batch_size,
         device=arguments.device,
     )
-    measured = evaluate(logits, data.test.targets, arguments.ks)
+    measured = evaluate(logits, data.test.targets[~data.test.unreadable], arguments.ks)
     print(table(measured))
     if arguments.output:
         atomic.write(arguments.output, json.dumps(measured, indent=2))

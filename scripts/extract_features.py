@@ -23,13 +23,13 @@ def extract(cfg: Any) -> None:
     """Run every image, without augmentation, through the network without its classifier."""
     import numpy as np
 
-    from tkpr.config import build
+    from tkpr.config import build, build_dataset
     from tkpr.data.assemble import assemble
     from tkpr.data.features import save_features
     from tkpr.data.labels import full
     from tkpr.finished import model_facts, predict
 
-    data, recipe = build(cfg.dataset), build(cfg.transform)
+    data, recipe = build_dataset(cfg.dataset), build(cfg.transform)
     if recipe.size is None:
         raise ValueError("the data set must hold images, and transform=none is not for images")
     if cfg.split.limit:

@@ -14,7 +14,7 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from tkpr.config import build
+from tkpr.config import build_dataset
 from tkpr.data.core import MultiLabelData
 from tkpr.data.download import ARCHIVES, download
 from tkpr.data.files import absolute, missing_files
@@ -30,7 +30,7 @@ def prepare(cfg: DictConfig) -> list[str]:
     if "check_files" in dataset:
         dataset.check_files = False  # here all missing files are named, not only the first
     try:
-        data = build(dataset)
+        data = build_dataset(dataset)
     except (ValueError, OSError) as error:
         return [str(error)]
     known = known_counts(dataset._target_, dataset)

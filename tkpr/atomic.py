@@ -1,9 +1,12 @@
 """Write a file so that a reader finds the old one or the new one, never half of it."""
 
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
+
+PART = ".part"
 
 
 def write(path: Path, content: bytes | str | Callable[[BinaryIO], Any]) -> None:
@@ -19,7 +22,7 @@ def write(path: Path, content: bytes | str | Callable[[BinaryIO], Any]) -> None:
     >>> file.read_text(), sorted(p.name for p in file.parent.iterdir())
     ('whole', ['note.txt'])
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
     try:
         with beside.open("wb") as file:
             if callable(content):
@@ -29,5 +32,24 @@ def write(path: Path, content: bytes | str | Callable[[BinaryIO], Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        reason = str(error).strip().splitlines()[0]
+        raise OSError(
+            f"{path} cannot be written ({reason}); what was there before is kept"
+        ) from error
     finally:
         beside.unlink(missing_ok=True)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what processes that were killed while they wrote have left behind.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> (folder / ".note.txt.1f0c.part").touch()
+    >>> remove_parts(folder)
+    >>> list(folder.iterdir())
+    []
+    """
+    for part in folder.glob(f".*{PART}"):
+        part.unlink(missing_ok=True)

@@ -59,7 +59,7 @@ def run_main(configs: Path, name: str, task: Callable[[DictConfig], Any]) -> Non
         hydra.main(version_base="1.3", config_path=str(configs), config_name=name)(task)()
     except (HydraException, OmegaConfBaseException) as error:
         sys.exit(f"error: {explain(error, configs, name)}")
-    except (ValueError, FileNotFoundError, FloatingPointError, ImportError) as error:
+    except (ValueError, OSError, FloatingPointError, ImportError) as error:
         if os.environ.get("TKPR_TRACEBACK"):
             raise
         sys.exit(f"error: {error}\n(TKPR_TRACEBACK=1 shows where)")

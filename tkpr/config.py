@@ -6,14 +6,14 @@ from typing import Any
 
 import hydra.utils
 from hydra.errors import InstantiationException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 # settings that say where and how fast a run computes, not what: they may change on a resume, and
 # a run is not named by them
 MACHINE = {
     *("run_dir", "cache_dir", "dataset.root", "dataset.cache_dir"),
     *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.num_workers"),
-    "trainer.checkpoint_minutes",
+    *("trainer.checkpoint_minutes", "trainer.timeout_minutes"),
 }
 
 
@@ -41,3 +41,11 @@ def build(
         if isinstance(error.__cause__, ValueError | OSError | ImportError):
             raise error.__cause__ from None  # it says what is wrong better than a wrapper
         raise
+
+
+def build_dataset(cfg: DictConfig) -> Any:
+    """Read the data set that a node names; ``on_error`` is for those who open its images."""
+    cfg = cfg.copy()
+    OmegaConf.set_struct(cfg, False)
+    cfg.pop("on_error", None)
+    return build(cfg)

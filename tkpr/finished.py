@@ -107,7 +107,7 @@ def reconfigure(cfg: DictConfig, configs: Path, overrides: list[str]) -> DictCon
 def predict(
     model: nn.Module, dataset: Any, finish: nn.Module, *, batch_size: int, device: str
 ) -> np.ndarray:
-    """Return fp32 logits ``[N, C]`` of a data set's samples, in order.
+    """Return fp32 logits ``[N, C]`` of a data set's samples, in order, but for unreadable ones.
 
     Args:
         model: in evaluation mode.

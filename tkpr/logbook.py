@@ -83,14 +83,16 @@ class Logbook:
                 board.add_scalar(f"train/{name}", value, epoch)
             elif name not in ("epoch", "seconds"):
                 board.add_scalar(f"test/{name}", value, epoch)
-        per_class = mean_average_precision(logits, targets, reduction="none")
+        readable = ~self.data.test.unreadable
+        shown, targets = logits[readable], targets[readable]
+        per_class = mean_average_precision(shown, targets, reduction="none")
         for name, value in zip(self.data.class_names, per_class.tolist(), strict=True):
             if not np.isnan(value):
                 board.add_scalar(f"average_precision/{name}", value, epoch)
-        counts = rank_distribution(logits, targets)
+        counts = rank_distribution(shown, targets)
         ranks = np.repeat(np.arange(1, len(counts) + 1), counts.astype(int))
         board.add_histogram("rank_of_relevant_labels", ranks, epoch, bins=len(counts))
-        for row_number in range(min(NUM_IMAGES, len(self.data.test))):
+        for row_number in readable.nonzero().flatten()[:NUM_IMAGES].tolist():
             picture, target, _ = self.data.test[row_number]
             if picture.ndim == 3:
                 drawn = self.annotate(picture, target, logits[row_number])

@@ -4,10 +4,12 @@ import contextlib
 import fcntl
 import json
 import logging
+import os
 import platform
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,17 @@ from typing import Any
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import TorchElasticEnvironment
+from lightning_fabric.strategies import DDPStrategy
 from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import save
 from torch import nn
 
 from tkpr import atomic
-from tkpr.config import MACHINE, build
+from tkpr.config import MACHINE, build, build_dataset
 from tkpr.data.assemble import TrainingData, assemble
 from tkpr.data.core import MultiLabelData
+from tkpr.data.images import ImageDataset
 from tkpr.finished import model_facts
 from tkpr.metrics import count_empty
 from tkpr.trainer import Trainer, measures, seed_everything
@@ -38,19 +43,16 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
     """
     check(cfg)
     folder = Path(cfg.run_dir)
-    fabric = Fabric(
-        accelerator=cfg.trainer.accelerator,
-        devices=cfg.trainer.devices,
-        num_nodes=cfg.trainer.num_nodes,
-        precision=cfg.trainer.precision,
-    )
-    fabric.launch()
+    fabric = launch(cfg)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(naming_lost_processes(fabric))
         claimed = stack.enter_context(claim(folder, cfg)) if fabric.is_global_zero else None
-        if not fabric.broadcast(claimed):
+        # the first process looks for all: others may see a shared file system later
+        claimed, finished = fabric.broadcast((claimed, (folder / "metrics.json").exists()))
+        if not claimed:
             log.info("another process is training in %s: skipped", folder)
             return None
-        if (folder / "metrics.json").exists():
+        if finished:
             log.info("%s is finished: skipped", folder)
             return json.loads((folder / "metrics.json").read_text())
         if fabric.is_global_zero:
@@ -64,6 +66,41 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         if fabric.is_global_zero:
             return write_results(trainer, logits, time.monotonic() - start)
     return None
+
+
+def launch(cfg: DictConfig) -> Fabric:
+    """Start the processes of a run, or join those that torchrun or Slurm has started."""
+    devices, nodes = cfg.trainer.devices, cfg.trainer.num_nodes
+    if TorchElasticEnvironment.detect():  # torchrun knows how many it has started
+        devices, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
+    several = nodes > 1 or devices != 1
+    fabric = Fabric(
+        accelerator=cfg.trainer.accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy=DDPStrategy(timeout=timedelta(minutes=cfg.trainer.timeout_minutes))
+        if several
+        else "auto",
+        precision=cfg.trainer.precision,
+    )
+    fabric.launch()
+    return fabric
+
+
+@contextlib.contextmanager
+def naming_lost_processes(fabric: Fabric) -> Iterator[None]:
+    """Say in one line that another process of a run died or fell silent, where torch says more."""
+    try:
+        yield
+    except RuntimeError as error:
+        lost = ("Connection closed", "Connection reset", "Broken pipe", "Timed out", "timeout")
+        if fabric.world_size == 1 or not any(word in str(error) for word in lost):
+            raise
+        raise ConnectionError(
+            f"process {fabric.global_rank} of {fabric.world_size} has lost another one "
+            f"({str(error).strip().splitlines()[0]}): see that one's message; the same command "
+            "goes on from the last checkpoint"
+        ) from error
 
 
 def check(cfg: DictConfig) -> None:
@@ -83,7 +120,8 @@ def check(cfg: DictConfig) -> None:
 def claim(folder: Path, cfg: DictConfig) -> Iterator[bool]:
     """Lock a run folder and store the settings in it; yield False where another process has it.
 
-    The lock belongs to the process and ends with it, however it ends.
+    The lock belongs to the process and ends with it, however it ends: the loader's workers, which
+    may live a little longer, let go of it at once.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
@@ -92,6 +130,8 @@ def claim(folder: Path, cfg: DictConfig) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
+        os.register_at_fork(after_in_child=lock.close)
+        atomic.remove_parts(folder)
         settings = flat(OmegaConf.to_container(cfg, resolve=True))
         stored = folder / "config.yaml"
         if stored.exists():
@@ -147,7 +187,7 @@ def build_data(
         folder: the run folder, where what the learner may see is written down.
         test_split: "train" tests on the training images.
     """
-    data = build(cfg.dataset)
+    data = build_dataset(cfg.dataset)
     if test_split == "train":
         data = MultiLabelData(data.class_names, data.train, data.train)
     if cfg.split.limit:
@@ -160,6 +200,7 @@ def build_data(
         seed=cfg.seed,
         run_dir=folder,
         cache_dir=cfg.cache_dir,
+        on_error=cfg.dataset.get("on_error", "raise"),
     )
 
 
@@ -170,14 +211,22 @@ def build_model(cfg: DictConfig, data: TrainingData) -> nn.Module:
 
 def input_shape(data: TrainingData) -> tuple[int, ...]:
     """The shape of one input as the network takes it."""
-    return tuple(data.test[0][0].shape)
+    test = data.test
+    if isinstance(test, ImageDataset):
+        return 3, test.size, test.size
+    return tuple(test.inputs.shape[1:])
 
 
 def write_results(trainer: Trainer, logits: np.ndarray, seconds: float) -> dict[str, Any]:
     """Write predictions, weights and, last of all, metrics.json, which marks a run as finished."""
     cfg, data, folder = trainer.cfg, trainer.data, trainer.folder
-    targets, ids = data.test.targets.numpy(), np.array(data.test.ids)
-    names = np.array(data.class_names)
+    readable = ~data.test.unreadable.numpy()
+    targets, ids = data.test.targets.numpy()[readable], np.array(data.test.ids)[readable]
+    logits, names = logits[readable], np.array(data.class_names)
+    unreadable = {
+        f"{name}_unreadable": int(part.unreadable.sum())
+        for name, part in (("train", data.train), ("test", data.test))
+    }
     atomic.write(
         folder / "predictions.npz",
         lambda file: np.savez_compressed(
@@ -202,7 +251,9 @@ def write_results(trainer: Trainer, logits: np.ndarray, seconds: float) -> dict[
         "config": OmegaConf.to_container(cfg, resolve=True),
         "overrides": list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],
         "seed": cfg.seed,
-        "counts": data.counts | {"test_" + k: v for k, v in count_empty(targets).items()},
+        "counts": data.counts
+        | unreadable
+        | {"test_" + k: v for k, v in count_empty(targets).items()},
         "versions": versions(),
         "commit": commit(),
     }

@@ -1,11 +1,12 @@
 """Algorithm 1 of the paper: a warm-up loss for E_w epochs, then the main loss, on any devices."""
 
+import contextlib
 import itertools
 import logging
 import random
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 from tqdm import tqdm
 
-from tkpr import checkpoint
+from tkpr import atomic, checkpoint
 from tkpr.config import build
 from tkpr.data.assemble import TrainingData, loader
 from tkpr.data.features import FeatureDataset
@@ -92,6 +93,7 @@ class Trainer:
         self.step, self.total_loss = 0, 0.0  # of the epoch under way
         self.asked_to_stop, self.last_save = False, time.monotonic()
         self.history: list[dict[str, float]] = []
+        self.reported: dict[int, Tensor] = {}  # which unreadable images were named, per data set
         saved = checkpoint.load(folder)
         if saved:
             self.module.load_state_dict(saved["model"])
@@ -113,6 +115,8 @@ class Trainer:
                 self.ema.load_state_dict(saved["ema"])
             self.epoch, self.history = saved["epoch"], saved["history"]
             self.step, self.total_loss = saved["step"], saved["total_loss"]
+            for part, rows in zip((data.train, data.test), saved["unreadable"], strict=True):
+                part.unreadable[rows] = True
             log.info("resuming after epoch %d, step %d", self.epoch, self.step)
 
     def set_up(self) -> None:
@@ -143,22 +147,23 @@ class Trainer:
     def fit(self) -> dict[str, float]:
         """Train for the epochs that are left and return the measures of the last one."""
         main = self.fabric.is_global_zero
-        previous = signal.signal(signal.SIGTERM, self.ask_to_stop)
-        with Logbook(self.folder, self.data, self.history, enabled=main) as book:
+        book = Logbook(self.folder, self.data, self.history, enabled=main)
+        with on_sigterm(self.ask_to_stop), book:
             while self.epoch < self.settings.epochs and not self.out_of_patience():
                 start = time.monotonic()
                 self.begin_epoch(self.epoch)
                 row = self.train_epoch(self.epoch)
                 self.end_epoch(self.epoch)
                 logits = self.predict(self.data.test)
-                row |= evaluate(logits, self.data.test.targets, self.settings.ks)
+                readable = ~self.data.test.unreadable
+                targets = self.data.test.targets[readable]
+                row |= evaluate(logits[readable], targets, self.settings.ks)
                 row["seconds"] = time.monotonic() - start
                 self.history.append({"epoch": self.epoch + 1, **row})
                 self.epoch, self.step, self.total_loss = self.epoch + 1, 0, 0.0
                 self.save()
                 book.write(self.history, logits, total=self.settings.epochs)
                 self.pause_if_asked()
-        signal.signal(signal.SIGTERM, previous)
         return measures(self.history[-1])
 
     def criterion(self, epoch: int) -> nn.Module:
@@ -211,6 +216,8 @@ class Trainer:
                 self.pause_if_asked()
             if self.step % 10 == 0:
                 bar.set_postfix(loss=f"{value:.4f}", lr=f"{self.scheduler.get_last_lr()[0]:.2e}")
+        self.share_unreadable(self.data.train)
+        self.check_weights()
         seconds, mean = time.monotonic() - start, torch.tensor(self.total_loss / self.steps)
         images = (self.step - first) * settings.batch_size * fabric.world_size
         return {
@@ -221,19 +228,25 @@ class Trainer:
 
     def end_epoch(self, epoch: int) -> None:
         """Let the losses that keep a state per sample bring it up to date."""
+        self.merge_losses()
+        criterion = self.losses[0 if epoch < self.settings.warmup_epochs else 1]
+        if hasattr(criterion, "wants_update") and criterion.wants_update():
+            logits = self.predict(self.data.train, ema=False)
+            logits[self.data.train.unreadable] = torch.inf  # so they are never among the lowest
+            criterion.update_labels(self.fabric.to_device(logits))
+
+    def merge_losses(self) -> None:
+        """Bring what losses have learnt of the samples of each process to all of them."""
         for loss in self.losses:
             if hasattr(loss, "merge_state") and self.fabric.world_size > 1:
                 loss.merge_state(lambda tensor: self.fabric.all_reduce(tensor, reduce_op="max"))
-        criterion = self.losses[0 if epoch < self.settings.warmup_epochs else 1]
-        if hasattr(criterion, "wants_update") and criterion.wants_update():
-            criterion.update_labels(self.fabric.to_device(self.predict(self.data.train, ema=False)))
 
     @torch.no_grad()
     def predict(self, dataset: Samples, *, ema: bool | None = None) -> Tensor:
         """Return fp32 logits ``[N, C]`` in the order of the data set, the same on every process.
 
         Each process fills in the rows it computed; the sum over processes puts them together, so
-        every sample counts once whatever their number.
+        every sample counts once whatever their number. Rows of unreadable images stay 0.
         """
         use_ema = self.settings.report == "ema" if ema is None else ema
         model = self.ema.module if use_ema and self.ema else self.model
@@ -243,10 +256,19 @@ class Trainer:
             with self.fabric.autocast():
                 rows = model(inputs)
             logits[index] = rows.float()
+        self.share_unreadable(dataset)
         return self.all_reduce_sum(logits).cpu()
 
     def save(self) -> None:
         """Write everything that a resumed run needs; called between two optimizer steps."""
+        self.check_weights()
+        self.merge_losses()
+        parts = (self.data.train, self.data.test)
+        for part in parts:
+            self.share_unreadable(part)
+        if self.fabric.world_size > 1:
+            total = self.all_reduce_sum(torch.tensor(self.total_loss))
+            self.total_loss = total.item() / self.fabric.world_size
         if self.fabric.is_global_zero:
             state = {
                 "model": self.module.state_dict(),
@@ -258,6 +280,7 @@ class Trainer:
                 "epoch": self.epoch,
                 "step": self.step,
                 "total_loss": self.total_loss,
+                "unreadable": [part.unreadable.nonzero().flatten() for part in parts],
                 "history": self.history,
             }
             checkpoint.save(self.folder, state)
@@ -265,7 +288,7 @@ class Trainer:
         self.last_save = time.monotonic()
 
     def ask_to_stop(self, *_: Any) -> None:
-        """Note a SIGTERM, which clusters send before they kill."""
+        """Note a SIGTERM for :meth:`pause_if_asked`."""
         self.asked_to_stop = True
 
     def pause_if_asked(self) -> None:
@@ -286,6 +309,24 @@ class Trainer:
             log.info("stopped by SIGTERM: the same command goes on from here")
             raise SystemExit(128 + signal.SIGTERM)
 
+    def check_weights(self) -> None:
+        """Stop before weights that are not finite reach a checkpoint or a measure."""
+        for name, weight in self.module.named_parameters():
+            if not weight.isfinite().all():
+                raise FloatingPointError(
+                    f"the weights {name} are not finite in epoch {self.epoch + 1}, step "
+                    f"{self.step}, though the losses were; {self.advice()}"
+                )
+
+    def share_unreadable(self, dataset: Samples) -> None:
+        """Let all processes know which images could not be read; name each of them once."""
+        found = self.all_reduce_sum(dataset.unreadable.long()).cpu() > 0
+        dataset.unreadable |= found
+        known = self.reported.setdefault(id(dataset), torch.zeros_like(found))
+        for row in (found & ~known).nonzero().flatten().tolist():
+            log.warning("left out, because it cannot be read: %s", dataset.ids[row])
+        known |= found
+
     def out_of_patience(self) -> bool:
         """Early stopping: the monitored measure has not improved for ``patience`` epochs."""
         patience, monitor = self.settings.patience, self.settings.monitor
@@ -301,13 +342,19 @@ class Trainer:
         names = [self.data.train.ids[row] for row in index.tolist()]
         file = self.folder / f"bad_batch_rank{self.fabric.global_rank}.pt"
         tensors = {"inputs": inputs, "targets": targets, "index": index, "logits": logits}
-        torch.save({key: tensor.detach().cpu() for key, tensor in tensors.items()}, file)
+        plain = {key: tensor.detach().cpu() for key, tensor in tensors.items()}
+        atomic.write(file, lambda opened: torch.save(plain, opened))
         raise FloatingPointError(
             f"the loss is {value} in epoch {self.epoch + 1}, step {self.step}, on the samples "
             f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; the batch is in {file}, "
-            f"the last good state in {checkpoint.path(self.folder)}: lower the learning rate or "
-            f"clip the gradient (trainer.clip_norm=1)"
+            f"{self.advice()}"
         )
+
+    def advice(self) -> str:
+        """What to do about numbers that are not finite."""
+        file = checkpoint.path(self.folder)
+        kept = f"the last good state in {file}" if file.exists() else "no state was saved yet"
+        return f"{kept}: lower the learning rate or clip the gradient (trainer.clip_norm=1)"
 
     def batches(self, dataset: Samples, *, shuffle: bool) -> DataLoader:
         """Cut a data set into batches; each process gets its share."""
@@ -333,7 +380,7 @@ class Trainer:
 
     def on_device(self, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Move batches to the device as they come, and there from bytes to numbers."""
-        for batch in batches:
+        for batch in unwrapped(batches):
             inputs, targets, index = self.fabric.to_device(batch)
             inputs = self.data.finish(inputs)
             if inputs.ndim == 4 and not self.settings.channels_last:
@@ -348,6 +395,27 @@ class Trainer:
         """A bar on a terminal of the first process; silent in a log."""
         quiet = True if not self.fabric.is_global_zero else None
         return tqdm(batches, desc=title, disable=quiet, leave=False, dynamic_ncols=True)
+
+
+@contextlib.contextmanager
+def on_sigterm(handler: Callable[..., None]) -> Iterator[None]:
+    """Call ``handler`` on a SIGTERM, which clusters send before they kill."""
+    previous = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def unwrapped(batches: Iterable[Any]) -> Iterator[Any]:
+    """Hand batches on; an error from a worker says what is wrong, without the worker's trace."""
+    try:
+        yield from batches
+    except (ValueError, FileNotFoundError) as error:
+        kind, _, message = str(error).strip().splitlines()[-1].partition(": ")
+        if kind != type(error).__name__:
+            raise
+        raise type(error)(message) from error
 
 
 def measures(row: dict[str, float]) -> dict[str, float]:

@@ -20,7 +20,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 def load(name: str, root: Path, /, **options) -> MultiLabelData:
     """Read ``root`` with the loader and the defaults of ``configs/dataset/<name>.yaml``."""
     settings = OmegaConf.to_container(OmegaConf.load(CONFIGS / "dataset" / f"{name}.yaml").dataset)
-    for resolved in ("root", "cache_dir"):  # these two depend on the environment
+    for resolved in ("root", "cache_dir", "on_error"):  # of the environment, or not for loaders
         settings.pop(resolved, None)
     if name == "coco":
         settings["cache_dir"] = None

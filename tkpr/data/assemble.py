@@ -54,6 +54,7 @@ def assemble(
     seed: int = 0,
     run_dir: str | Path | None = None,
     cache_dir: str | Path | None = None,
+    on_error: str = "raise",
 ) -> TrainingData:
     """Decide what the learner sees, hold out a part if asked, and wrap both splits.
 
@@ -69,6 +70,7 @@ def assemble(
         seed: of the augmentation.
         run_dir: a folder in which ``observed_labels.npz`` is written, or must be equal if there.
         cache_dir: a folder for squashed images, so that each file is decoded once.
+        on_error: "raise" or "skip" images that cannot be read.
 
     Example:
         >>> from tkpr.data import labels, mosaic, transforms
@@ -103,7 +105,9 @@ def assemble(
         if cache_dir is not None and isinstance(split.inputs[0], str | Path):
             cache = ImageCache(absolute(cache_dir), list(split.inputs), size=recipe.size)
             cache = cache if rows is None else cache.subset(rows)
-        return ImageDataset(part, size=recipe.size, augment=augment, seed=seed, cache=cache)
+        return ImageDataset(
+            part, size=recipe.size, augment=augment, seed=seed, cache=cache, on_error=on_error
+        )
 
     train = dataset(seen, rows, augment=recipe.augment)
     test = dataset(data.test, None) if held is None else dataset(data.train, held)

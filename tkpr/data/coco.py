@@ -100,8 +100,11 @@ def _cached_index(path: Path, cache: Path | None) -> _Index:
     stamp = f"{path}|{state.st_size}|{state.st_mtime_ns}"
     stored = cache / f"{path.stem}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.npz"
     if stored.is_file():
-        with np.load(stored, allow_pickle=False) as arrays:
-            return _Index(**{field.name: arrays[field.name] for field in fields(_Index)})
+        try:
+            with np.load(stored, allow_pickle=False) as arrays:
+                return _Index(**{field.name: arrays[field.name] for field in fields(_Index)})
+        except Exception as error:  # a broken or foreign archive fails in many ways
+            raise ValueError(f"{stored} cannot be read ({error}): delete it") from error
     index = _read_index(path)
     cache.mkdir(parents=True, exist_ok=True)
     atomic.write(stored, lambda file: np.savez_compressed(file, **vars(index)))

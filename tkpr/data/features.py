@@ -144,6 +144,7 @@ class FeatureDataset(Dataset):
         self.inputs = torch.from_numpy(np.asarray(split.inputs, dtype=np.float32))
         self.targets = torch.from_numpy(split.targets).float()
         self.ids = split.ids
+        self.unreadable = torch.zeros(len(split), dtype=torch.bool)  # never, but images can be
 
     def __len__(self) -> int:
         return len(self.targets)

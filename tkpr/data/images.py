@@ -109,6 +109,8 @@ class ImageDataset(Dataset):
         augment: from a uint8 image to another, with torch's random numbers.
         seed: of the augmentation.
         cache: squashed images on disk, one for each sample.
+        on_error: what becomes of an image that cannot be read: "raise" an error that names it, or
+            "skip" it: batches come without it, and ``unreadable`` marks it.
 
     Example:
         >>> from tkpr.data.mosaic import load_mosaic
@@ -126,11 +128,16 @@ class ImageDataset(Dataset):
         augment: Callable[[Tensor], Tensor] | None = None,
         seed: int = 0,
         cache: ImageCache | None = None,
+        on_error: str = "raise",
     ) -> None:
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"dataset.on_error must be raise or skip; got {on_error!r}")
         self.inputs, self.ids = split.inputs, split.ids
         self.targets = torch.from_numpy(split.targets)
         self.size, self.augment, self.seed, self.cache = size, augment, seed, cache
-        # Shared memory, so that workers that live through several epochs see it change.
+        self.on_error = on_error
+        # Shared memory: workers tell of images, and those that outlive an epoch see it change.
+        self.unreadable = torch.zeros(len(split), dtype=torch.bool).share_memory_()
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def __len__(self) -> int:
@@ -145,10 +152,29 @@ class ImageDataset(Dataset):
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Return a whole batch: images ``[B, 3, size, size]``, targets ``[B, C]``, indices."""
+        if self.on_error == "skip":
+            return self._readable(indices)
+        return self._batch(indices, [self._image(index) for index in indices])
+
+    def _readable(self, indices: Sequence[int]) -> Batch:
+        """Return a batch without the images that cannot be read."""
+        found = {}
+        for index in indices:
+            try:
+                found[index] = self._image(index)
+            except (ValueError, FileNotFoundError) as error:
+                self.unreadable[index] = True
+                last = error
+        if not found:
+            raise ValueError(f"not one image of a whole batch can be read; the last error: {last}")
+        return self._batch(list(found), list(found.values()))
+
+    def _batch(self, indices: Sequence[int], images: Sequence[Tensor]) -> Batch:
+        """Put images and their labels together."""
         # Stacked as the pixels come, channels last; to reorder a whole batch at once is faster.
-        images = torch.stack([self._image(index).permute(1, 2, 0) for index in indices])
+        pixels = torch.stack([image.permute(1, 2, 0) for image in images])
         rows = torch.as_tensor(indices)
-        return images.permute(0, 3, 1, 2).contiguous(), self.targets[rows].float(), rows
+        return pixels.permute(0, 3, 1, 2).contiguous(), self.targets[rows].float(), rows
 
     def _image(self, index: int) -> Tensor:
         """Return an image, augmented when asked."""

@@ -111,13 +111,16 @@ def fix(path: Path, observed: np.ndarray, ids: Sequence[str]) -> None:
         ValueError: ...observed_labels.npz holds other labels (checksum ...
     """
     if path.exists():
-        with np.load(path, allow_pickle=False) as stored:
-            same = np.array_equal(stored["observed"], observed)
-            if not (same and stored["ids"].tolist() == list(ids)):
-                raise ValueError(
-                    f"{path} holds other labels (checksum {stored['checksum']}) than were drawn "
-                    f"now ({checksum(observed)}); use the settings of that run or another folder"
-                )
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                before, names = stored["observed"], stored["ids"].tolist()
+        except Exception as error:  # a broken or foreign archive fails in many ways
+            raise ValueError(f"{path} cannot be read ({error}): delete it") from error
+        if not (np.array_equal(before, observed) and names == list(ids)):
+            raise ValueError(
+                f"{path} holds other labels (checksum {checksum(before)}) than were drawn "
+                f"now ({checksum(observed)}); use the settings of that run or another folder"
+            )
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {

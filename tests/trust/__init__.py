@@ -1,0 +1,1 @@
+"""What clusters, broken files and hostile ones do to a run."""

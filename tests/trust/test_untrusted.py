@@ -1,0 +1,217 @@
+"""Files from others may be wrong; they may not run code, read other files or fill the memory."""
+
+import ast
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.miniature import load, make_arff, make_coco, make_csv, make_nuswide, make_voc
+from tests.runs import SMALL, train
+from tkpr import checkpoint
+from tkpr.data.features import load_features
+from tkpr.data.labels import fix
+from tkpr.finished import load_predictions
+from tkpr.models.backbone import read_weights
+
+ROOT = Path(__file__).parents[2]
+
+
+class Exploit:
+    """Unpickled, it makes a file; what else it could do is up to its author."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return Path.touch, (self.file,)
+
+
+@pytest.fixture
+def proof(tmp_path):
+    """The file that a successful attack makes."""
+    return tmp_path / "executed"
+
+
+def test_the_exploit_works_where_pickles_are_trusted(proof):
+    """Else the tests below would show nothing."""
+    pickle.loads(pickle.dumps(Exploit(proof)))
+    assert proof.exists()
+
+
+@pytest.mark.parametrize("old_format", [True, False])
+def test_a_malicious_checkpoint_is_refused(old_format, proof, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    state = {"model": Exploit(proof), "epoch": 1}
+    torch.save(state, folder / "last.ckpt", _use_new_zipfile_serialization=not old_format)
+    with pytest.raises(ValueError, match=r"last\.ckpt cannot be read as a checkpoint"):
+        checkpoint.load(folder)
+    with pytest.raises(ValueError, match=r"last\.ckpt cannot be read as a checkpoint"):
+        train(*SMALL, folder=folder)
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize("name", ["weights.pth", "weights.bin", "weights.safetensors"])
+def test_malicious_weights_are_refused(name, proof, tmp_path):
+    torch.save({"state_dict": {"conv": Exploit(proof)}}, tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name} is not a whole file of plain weights"):
+        read_weights(tmp_path / name)
+    settings = ["model=resnet50", "model.model_name=resnet18", "trainer=debug"]
+    with pytest.raises(ValueError, match=f"{name} is not a whole file of plain weights"):
+        train(*settings, f"model.checkpoint={tmp_path / name}", folder=tmp_path / "run")
+    assert not proof.exists()
+
+
+def malicious_npz(file, proof, honest, evil):
+    """Write an archive of arrays of which one is a pickle."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in honest.items():
+            content = io.BytesIO()
+            np.save(content, array)
+            archive.writestr(f"{name}.npy", content.getvalue())
+        content = io.BytesIO()
+        np.save(content, np.array([Exploit(proof)], dtype=object), allow_pickle=True)
+        archive.writestr(f"{evil}.npy", content.getvalue())
+
+
+def test_malicious_predictions_are_refused(proof, tmp_path):
+    honest = {"logits": np.eye(2), "targets": np.eye(2), "ids": np.array(["a", "b"])}
+    malicious_npz(tmp_path / "predictions.npz", proof, honest, "class_names")
+    with pytest.raises(ValueError, match=r"predictions\.npz cannot be read as predictions"):
+        load_predictions(tmp_path)
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_malicious_features_are_refused(whole, proof, tmp_path):
+    file = tmp_path / "features.npz"
+    if whole:  # a bare pickle under the name of an archive
+        file.write_bytes(pickle.dumps(Exploit(proof)))
+    else:
+        honest = {"features": np.eye(2), "labels": np.eye(2), "split": np.array(["train", "test"])}
+        malicious_npz(file, proof, honest | {"class_names": np.array(["a", "b"])}, "ids")
+    with pytest.raises(ValueError, match=r"features\.npz cannot be read as arrays"):
+        load_features(file, difficult="negative", train_split="train", test_split=None)
+    assert not proof.exists()
+
+
+def test_malicious_observed_labels_are_refused(proof, tmp_path):
+    file = tmp_path / "observed_labels.npz"
+    malicious_npz(file, proof, {"ids": np.array(["a"])}, "observed")
+    with pytest.raises(ValueError, match=r"observed_labels\.npz cannot be read"):
+        fix(file, np.ones((1, 2), dtype=np.uint8), ["a"])
+    assert not proof.exists()
+
+
+ESCAPES = [
+    "../../../etc/passwd",
+    "/etc/passwd",
+    "..\\..\\secret.jpg",
+    "C:\\secret.jpg",
+    "a/../../b",
+]
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_names_in_lists_do_not_leave_the_root(name, tmp_path):
+    make_csv(tmp_path / "csv")
+    file = tmp_path / "csv" / "labels.csv"
+    file.write_text(file.read_text().replace("photos/03.jpg", name))
+    with pytest.raises(ValueError, match=r"labels\.csv, line 5: .* leads out of"):
+        load("csv", tmp_path / "csv", check_files=False)
+
+    make_nuswide(tmp_path / "nuswide")
+    file = tmp_path / "nuswide" / "nus_val.txt"
+    file.write_text(file.read_text().replace("0002_Test.jpg", name))
+    with pytest.raises(ValueError, match=r"nus_val\.txt, line 3: .* leads out of"):
+        load("nuswide", tmp_path / "nuswide", check_files=False)
+
+    make_coco(tmp_path / "coco")
+    file = tmp_path / "coco" / "annotations" / "instances_val2014.json"
+    content = json.loads(file.read_text())
+    content["images"][0]["file_name"] = name
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="leads out of"):
+        load("coco", tmp_path / "coco", check_files=False)
+
+    make_voc(tmp_path / "voc")
+    file = tmp_path / "voc" / "VOCdevkit" / "VOC2012" / "ImageSets" / "Main" / "val.txt"
+    file.write_text(f"{name}\n")
+    with pytest.raises(ValueError, match=r"val\.txt, line 1: .* leads out of"):
+        load("voc2012", tmp_path / "voc", check_files=False)
+
+
+BOMB = (
+    '<?xml version="1.0"?>\n<!DOCTYPE lolz [<!ENTITY a0 "lol">'
+    + "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 10))
+    + "]>\n"
+)
+OUTSIDE = '<?xml version="1.0"?>\n<!DOCTYPE x [<!ENTITY a9 SYSTEM "file:///etc/passwd">]>\n'
+
+
+@pytest.mark.parametrize("head", [BOMB, OUTSIDE], ids=["bomb", "external"])
+def test_entities_in_xml_are_refused(head, tmp_path):
+    make_voc(tmp_path / "voc")
+    annotations = tmp_path / "voc" / "VOCdevkit" / "VOC2012" / "Annotations"
+    (annotations / "val_000002.xml").write_text(
+        f"{head}<annotation><object><name>&a9;</name></object></annotation>"
+    )
+    with pytest.raises(ValueError, match=r"val_000002\.xml: forbidden in XML from others"):
+        load("voc2012", tmp_path / "voc", labels_from="xml")
+    make_arff(tmp_path / "arff")
+    (tmp_path / "arff" / "mini.xml").write_text(f'{head}<labels><label name="&a9;"/></labels>')
+    with pytest.raises(ValueError, match=r"mini\.xml: forbidden in XML from others"):
+        load("arff", tmp_path / "arff", name="mini")
+
+
+def test_a_decompression_bomb_is_refused(tmp_path):
+    """A small file that says it holds four thousand million pixels."""
+    from tests.data.miniature import draw
+    from tkpr.data.images import read_image
+
+    draw(tmp_path / "bomb.jpg", np.ones(3))
+    content = bytearray((tmp_path / "bomb.jpg").read_bytes())
+    at = content.index(b"\xff\xc0") + 5
+    content[at : at + 4] = b"\xff\xff\xff\xff"  # height and width
+    (tmp_path / "bomb.jpg").write_bytes(content)
+    with pytest.raises(ValueError, match=r"bomb\.jpg cannot be read \(Image size .* exceeds limit"):
+        read_image(tmp_path / "bomb.jpg")
+
+
+SOURCES = [
+    ROOT / "train.py",
+    *sorted(ROOT.glob("tkpr/**/*.py")),
+    *sorted(ROOT.glob("scripts/*.py")),
+]
+# a call by one of these names could run text as code, or hand it to a shell
+FORBIDDEN = {"eval", "exec", "compile", "system", "popen", "Popen", "getoutput"}
+ALLOWED = {"torch", "re", "self"}  # torch.compile, re.compile
+
+
+def test_no_text_reaches_a_shell_or_an_interpreter():
+    """No eval, no exec, no shell, no pickle; every loader of torch and NumPy says it is careful."""
+    assert len(SOURCES) > 40
+    for file in SOURCES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            where = f"{file}, line {getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+                assert not names & {"pickle", "dill", "cloudpickle", "marshal", "shelve"}, where
+            if not isinstance(node, ast.Call):
+                continue
+            options = {option.arg: option.value for option in node.keywords}
+            assert "shell" not in options, where
+            called = ast.unparse(node.func)
+            owner, _, name = called.rpartition(".")
+            if name in FORBIDDEN and owner not in ALLOWED:
+                assert (name, bool(node.args)) == ("eval", False), where  # model.eval() is another
+            if called == "torch.load":
+                assert ast.unparse(options["weights_only"]) == "True", where
+            if called in ("np.load", "numpy.load"):
+                assert ast.unparse(options["allow_pickle"]) == "False", where
