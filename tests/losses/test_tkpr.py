@@ -1,11 +1,14 @@
 """TKPR and AUTKC against stored values, and what they refuse."""
 
+import shutil
+
 import pytest
 import torch
 
 from tests.losses.golden import assert_matches, cases, tensors
 from tkpr.losses.autkc import AUTKC
-from tkpr.losses.tkpr import TKPR
+from tkpr.losses.surrogates import SLOPES, SURROGATES
+from tkpr.losses.tkpr import SCORES, TKPR
 
 SHORT = {"sq": "square", "exp": "exponential", "logit": "logistic"}
 TKPR_FILES = [
@@ -79,3 +82,79 @@ def test_k_equal_to_the_last_position_is_allowed_and_beyond_is_not():
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         TKPR(**arguments)
+
+
+def test_many_classes_against_autograd():
+    """Beyond a few hundred classes the largest scores are sought in groups."""
+    torch.manual_seed(2)
+    logits = torch.randn(4, 3000, dtype=torch.float64, requires_grad=True)
+    targets = (torch.rand(4, 3000) < 0.002).double()
+    for scores, function in SCORES.items():
+        s = function(logits)
+        pairs = torch.log1p(torch.exp(s.topk(6).values.unsqueeze(1) - s.unsqueeze(2))).sum(2)
+        expected = ((pairs * targets).sum(1) / targets.sum(1).clamp(1, 5) / 5).mean()
+        got = TKPR(k=5, surrogate="logistic", scores=scores)(logits, targets)
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
+        torch.testing.assert_close(
+            torch.autograd.grad(got, logits), torch.autograd.grad(expected, logits)
+        )
+
+
+def test_the_gradient_scales_with_the_factor_of_the_loss_and_repeats():
+    logits = torch.randn(3, 8, dtype=torch.float64, requires_grad=True)
+    value = TKPR(k=2, scores="softmax")(logits, torch.eye(8)[:3])
+    (once,) = torch.autograd.grad(value, logits, retain_graph=True)
+    (again,) = torch.autograd.grad(value, logits, retain_graph=True)
+    (tripled,) = torch.autograd.grad(3 * value, logits)
+    assert torch.equal(once, again)
+    torch.testing.assert_close(tripled, 3 * once)
+
+
+@pytest.mark.parametrize("memory", ["transposed", "every second"])
+def test_memory_layout_of_the_logits(memory):
+    torch.manual_seed(3)
+    apart = torch.randn(9, 4).T if memory == "transposed" else torch.randn(4, 18)[:, ::2]
+    logits, targets = apart.detach().requires_grad_(), torch.eye(9)[[0, 3, 3, 8]]
+    dense = apart.contiguous().requires_grad_()
+    for scores in SCORES:
+        loss = TKPR(k=3, scores=scores)
+        got, expected = loss(logits, targets), loss(dense, targets)
+        torch.testing.assert_close(got, expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(got, logits), torch.autograd.grad(expected, dense)
+        )
+
+
+@pytest.mark.parametrize("margin", [-900.0, -700.5, -3.0, 0.0, 0.4, 3.0, 900.0])
+@pytest.mark.parametrize("name", SLOPES)
+def test_slopes_are_the_derivatives(name, margin):
+    t = torch.tensor([margin], dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(SURROGATES[name](t).sum(), t)
+    torch.testing.assert_close(SLOPES[name](t.detach()), expected, rtol=1e-12, atol=0)
+
+
+def compiled_equals_eager(backend):
+    for scores in SCORES:
+        loss = TKPR(k=3, surrogate="logistic", scores=scores)
+        compiled = torch.compile(loss, backend=backend)
+        for rows in (4, 6, 5):  # another shape makes the compiler start again
+            torch.manual_seed(rows)
+            logits = torch.randn(rows, 300, requires_grad=True)
+            targets = (torch.rand(rows, 300) < 0.02).float()
+            got, expected = compiled(logits, targets), loss(logits, targets)
+            torch.testing.assert_close(got, expected)
+            torch.testing.assert_close(
+                torch.autograd.grad(got, logits), torch.autograd.grad(expected, logits)
+            )
+        torch.compiler.reset()
+
+
+@pytest.mark.slow
+def test_compiled():
+    compiled_equals_eager("aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the default compiler needs g++")
+def test_compiled_to_machine_code():
+    compiled_equals_eager("inductor")

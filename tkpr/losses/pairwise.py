@@ -91,11 +91,12 @@ class LSEP(nn.Module):
         logits, targets = prepare(logits, targets)
         if self.max_pairs is not None:
             return self._sampled(logits, targets, self.max_pairs)
-        relevant = targets == 1
+        columns = relevant_labels(targets)
         # not -inf: log-sum-exp over -inf alone has no gradient
         lowest = torch.finfo(logits.dtype).min
-        irrelevant_side = logits.masked_fill(relevant, lowest).logsumexp(1)
-        relevant_side = (-logits).masked_fill(~relevant, lowest).logsumexp(1)
+        irrelevant_side = logits.masked_fill(targets == 1, lowest).logsumexp(1)
+        relevant = logits.gather(1, columns.clamp(min=0))
+        relevant_side = (-relevant).masked_fill(columns < 0, lowest).logsumexp(1)
         return logistic(-(irrelevant_side + relevant_side)).mean()
 
     @staticmethod

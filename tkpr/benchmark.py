@@ -1,0 +1,130 @@
+"""Time contestants side by side, and measure the memory that a piece of work needs."""
+
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+STATUS = Path("/proc/self/status")
+
+
+def side_by_side(
+    contestants: Mapping[str, Callable[[], object]], *, rounds: int = 7, seconds: float = 0.1
+) -> dict[str, list[float]]:
+    """Time all contestants in turn, round after round, so that a slow moment meets each of them.
+
+    A contestant's turn is one call to warm up and then as many timed calls as fit into ``seconds``,
+    between 3 and 200; its time in that round is their median.
+
+    Args:
+        contestants: what to call, by name.
+        rounds: the number of rounds.
+        seconds: the length of one turn.
+
+    Returns:
+        The times in seconds of each contestant, one per round.
+
+    >>> times = side_by_side({"short": lambda: sum(range(9)), "long": lambda: sum(range(9999))},
+    ...                      rounds=3, seconds=0.001)
+    >>> ratio(times["long"], times["short"]) > 1
+    True
+    """
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, call in contestants.items():
+            number = seconds / max(_time(call), 1e-9)
+            times[name].append(
+                statistics.median(_time(call) for _ in range(int(min(max(number, 3), 200))))
+            )
+    return times
+
+
+def ratio(times: list[float], others: list[float]) -> float:
+    """Return the median over the rounds of the ratio of two contestants' times.
+
+    >>> ratio([2.0, 8.0, 6.0], [1.0, 2.0, 2.0])
+    3.0
+    """
+    return statistics.median(a / b for a, b in zip(times, others, strict=True))
+
+
+def peak_memory(prepare: Callable[..., Callable[[], object]], *arguments: Any) -> int | None:
+    """Return by how many bytes a piece of work raises the memory of a fresh process at its peak.
+
+    Args:
+        prepare: makes the inputs and returns the work, which takes no argument; a function that a
+            new process can import.
+        *arguments: handed to ``prepare``.
+
+    Returns:
+        The peak of the resident memory during the work, less what was resident before; None where
+        the system has no /proc.
+    """
+    if not STATUS.exists():
+        return None
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_measure_peak, args=(sender, prepare, arguments))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        raise RuntimeError("the work whose memory was measured failed; see above") from None
+    finally:
+        process.join()
+
+
+def machine() -> dict[str, Any]:
+    """Describe where the times were taken."""
+    import torch
+
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _time(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _measure_peak(
+    sender: Connection, prepare: Callable[..., Callable[[], object]], arguments: tuple[Any, ...]
+) -> None:
+    """Do the work in this process and send by how much its memory rose."""
+    work = prepare(*arguments)
+    # resets the peak to what is resident now
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    work()
+    sender.send(_status("VmHWM") - before)
+
+
+def _status(name: str) -> int:
+    """Return a number of bytes from the process's status."""
+    for line in STATUS.read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError(f"{STATUS} has no line {name}")
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor()
