@@ -42,12 +42,11 @@ def first_comment(file: Path) -> str:
 def defaults(text: str) -> dict[str, str]:
     r"""Return the group choices of a primary configuration.
 
-    >>> defaults("defaults:\n  - loss: tkpr_a2\n  - _self_\n")
+    >>> defaults("defaults:\n  - loss: tkpr_a2\n  - _self_ # no group\n")
     {'loss': 'tkpr_a2'}
     """
-    lines = [line.strip()[2:] for line in text.splitlines() if line.startswith("  - ")]
-    pairs = [line.split(": ") for line in lines if ": " in line]
-    return {group: option.split()[0] for group, option in pairs}
+    words = [line.split() for line in text.splitlines() if line.startswith("  - ")]
+    return {group.rstrip(":"): option for _, group, option, *_ in words if group.endswith(":")}
 
 
 def indented(file: Path, prefix: str) -> list[str]:
