@@ -161,8 +161,9 @@ class Trainer:
                 row["seconds"] = time.monotonic() - start
                 self.history.append({"epoch": self.epoch + 1, **row})
                 self.epoch, self.step, self.total_loss = self.epoch + 1, 0, 0.0
-                self.save()
+                # before the checkpoint: a run killed in between repeats the epoch and its rows
                 book.write(self.history, logits, total=self.settings.epochs)
+                self.save()
                 self.pause_if_asked()
         return measures(self.history[-1])
 

@@ -125,7 +125,7 @@ def _read_index(path: Path) -> _Index:
         raise ValueError(f"{path}, line {error.lineno}: broken JSON: {error.msg}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    except (AssertionError, KeyError, TypeError) as error:
+    except (AssertionError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not a COCO instances file: {error!r}") from error
     if not (images and annotations and categories):
         raise ValueError(

@@ -188,8 +188,13 @@ def _names(cell: str, separator: str, *, where: str) -> list[str]:
         return [name.strip() for name in cell.split(separator) if name.strip()]
     try:
         found = ast.literal_eval(cell)
-    except (ValueError, SyntaxError) as error:
-        raise ValueError(f"{where}: {cell!r} is not a list of names") from error
+    except (
+        ValueError,
+        SyntaxError,
+        RecursionError,
+        MemoryError,
+    ) as error:
+        raise ValueError(f"{where}: {cell[:60]!r} is not a list of names") from error
     return [str(name) for name in found]
 
 

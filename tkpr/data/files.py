@@ -92,6 +92,8 @@ def read_xml(path: Path) -> Element:
         raise ValueError(f"{path}, line {error.position[0]}: broken XML: {error}") from error
     except DefusedXmlException as error:
         raise ValueError(f"{path}: forbidden in XML from others: {error}") from error
+    except (LookupError, ValueError) as error:  # an encoding that is unknown, or does not fit
+        raise ValueError(f"{path}: broken XML: {error}") from error
 
 
 def line_of(path: Path, text: str) -> int:
@@ -141,9 +143,10 @@ def missing_files(paths: Iterable[Path]) -> list[Path]:
     missing = []
     for path in paths:
         if path.parent not in listings:
-            listings[path.parent] = set(os.listdir(path.parent)) if path.parent.is_dir() else set()
+            there = os.path.isdir(path.parent)  # False, too, for a name that no system accepts
+            listings[path.parent] = set(os.listdir(path.parent)) if there else set()
         # a file system that ignores case has the file under another spelling
-        if path.name not in listings[path.parent] and not path.exists():
+        if path.name not in listings[path.parent] and not os.path.exists(path):
             missing.append(path)
     return missing
 

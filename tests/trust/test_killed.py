@@ -1,0 +1,205 @@
+"""A run that is stopped at any moment ends, after the same command again, as if it never was.
+
+TKPR_KILLS sets how often the real process is killed.
+"""
+
+import builtins
+import csv
+import os
+import random
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runs import SMALL, train
+from tests.trust.processes import finish, metrics, start
+from tkpr import atomic, checkpoint
+from tkpr.trainer import Trainer
+
+KILLS = int(os.environ.get("TKPR_KILLS", "20"))
+# 3 epochs of 5 steps, with a checkpoint after every step
+RUN = [*SMALL, "trainer.epochs=3", "trainer.warmup_epochs=1", "trainer.checkpoint_minutes=0"]
+
+
+class Killed(BaseException):
+    """Passes every ``except Exception``, as a kill would."""
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory):
+    """The measures of a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("untouched")
+    train(*RUN, folder=folder)
+    return metrics(folder)
+
+
+def assert_as_if_untouched(folder, untouched):
+    assert metrics(folder) == untouched
+    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
+    assert not list(folder.glob(".*.part"))
+
+
+class Dice:
+    """Raises at one call of a few functions, counted together."""
+
+    def __init__(self, patch, targets):
+        self.calls, self.at = 0, None
+        for owner, name in targets:
+            self.wrap(patch, owner, name)
+
+    def wrap(self, patch, owner, name):
+        original = getattr(owner, name)
+
+        def maybe(*arguments, **options):
+            self.calls += 1
+            if self.calls == self.at:
+                raise Killed(name)
+            result = original(*arguments, **options)
+            self.calls += 1
+            if self.calls == self.at:
+                raise Killed(f"after {name}")
+            return result
+
+        patch.setattr(owner, name, maybe)
+
+
+def test_raised_at_random_points(untouched, tmp_path, monkeypatch):
+    """In one process: before and after writes, renames, steps, evaluations, epochs."""
+    targets = [
+        *((os, "fsync"), (Path, "replace"), (torch, "save"), (atomic, "write")),
+        *((Trainer, "save"), (Trainer, "predict"), (Trainer, "pause_if_asked")),
+        *((Trainer, "begin_epoch"), (Trainer, "end_epoch"), (checkpoint, "load")),
+    ]
+    dice = Dice(monkeypatch, targets)
+    random.seed(0)
+    stops = []
+    for _ in range(60):
+        dice.calls, dice.at = 0, random.randint(1, 120)
+        try:
+            train(*RUN, folder=tmp_path)
+            break
+        except Killed as killed:
+            stops.append(str(killed))
+    dice.at = None
+    train(*RUN, folder=tmp_path)
+    assert len(stops) >= 3, stops
+    assert_as_if_untouched(tmp_path, untouched)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_stopped_while_a_checkpoint_is_written(share, untouched, tmp_path, monkeypatch):
+    """A part of the file is on the disk; the previous checkpoint is what a rerun finds."""
+    save, saves = torch.save, []
+
+    def save_a_part(state, file):
+        saves.append(1)
+        if len(saves) < 8:
+            return save(state, file)
+        whole = builtins.open(os.devnull, "wb")  # noqa: SIM115 (measures the size only)
+        save(state, whole)
+        file.write(b"\0" * int(share * whole.tell()))
+        file.flush()
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", save_a_part)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)  # the dead do not tidy up
+        with pytest.raises(Killed):
+            train(*RUN, folder=tmp_path)
+    assert len(list(tmp_path.glob(".last.ckpt.*.part"))) == 1
+    kept = checkpoint.load(tmp_path)
+    assert (kept["epoch"], kept["step"]) == (1, 1)  # the 7th: 5 steps, the epoch, a step
+    train(*RUN, folder=tmp_path)
+    assert_as_if_untouched(tmp_path, untouched)
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(untouched, tmp_path):
+    """SIGKILL, again and again, to a real process; then the run is allowed to end."""
+    words = [*RUN, "trainer.num_workers=2", f"run_dir={tmp_path}"]
+    dice, kills, lengths = random.Random(0), 0, []
+    begin = time.monotonic()
+    assert finish(start(*words[:-1], f"run_dir={tmp_path / 'timed'}"))[0] == 0
+    whole = time.monotonic() - begin
+    while kills < KILLS:
+        process = start(*words)
+        # most of a start is imports: aim at what follows as well
+        time.sleep(dice.uniform(0.3, 1.0) * whole)
+        process.kill()
+        process.communicate()
+        if process.returncode == 0 or (tmp_path / "metrics.json").exists():
+            assert_as_if_untouched(tmp_path, untouched)
+            for file in tmp_path.glob("*.*"):
+                if file.is_file():
+                    file.unlink()  # it ended before its time: another round
+            continue
+        kills += 1
+        state = checkpoint.load(tmp_path)  # what is there is whole
+        lengths.append((state["epoch"], state["step"]) if state else None)
+    code, said = finish(start(*words))
+    assert code == 0, said
+    assert "another process" not in said
+    assert_as_if_untouched(tmp_path, untouched)
+    assert len(set(lengths)) > 1, lengths  # not all of them died before the first checkpoint
+
+
+def wait_for(file, process, seconds=120):
+    """Wait until a process has made a file."""
+    end = time.monotonic() + seconds
+    while not file.exists():
+        assert process.poll() is None, finish(process)
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+LONG = [word for word in RUN if "checkpoint_minutes" not in word and "train_size" not in word]
+LONG += ["dataset.train_size=1000", "trainer.checkpoint_minutes=0.02"]
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
+    assert finish(start(*LONG, f"run_dir={tmp_path / 'whole'}"))[0] == 0
+    words = [*LONG, f"run_dir={tmp_path / 'run'}"]
+    process = start(*words)
+    wait_for(tmp_path / "run" / "last.ckpt", process)
+    process.send_signal(signal.SIGTERM)
+    code, said = finish(process)
+    assert code == 143, said
+    assert "stopped by SIGTERM: the same command goes on from here" in said
+    assert "saved after epoch" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    code, said = finish(start(*words))
+    assert code == 0, said
+    assert "resuming after epoch" in said
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_named_and_the_last_checkpoint_kept(untouched, tmp_path):
+    """No file may grow beyond half a checkpoint; then there is room again."""
+    words = [*RUN, f"run_dir={tmp_path}"]
+    process = start(*words)
+    wait_for(tmp_path / "last.ckpt", process)
+    process.kill()
+    process.communicate()
+    before = (tmp_path / "last.ckpt").read_bytes()
+
+    def small_disk():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, len(before) // 2))
+
+    code, said = finish(start(*words, preexec_fn=small_disk))
+    assert code == 1
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "cannot be written" in errors[0]
+    assert "Traceback" not in said
+    assert (tmp_path / "last.ckpt").read_bytes() == before
+    code, said = finish(start(*words))
+    assert code == 0, said
+    assert_as_if_untouched(tmp_path, untouched)
