@@ -10,6 +10,7 @@ from tests.losses.golden import assert_matches, cases, tensors
 from tkpr.losses.asymmetric import AsymmetricLoss
 from tkpr.losses.balanced import DistributionBalancedLoss
 from tkpr.losses.robust import SPLC, Hill
+from tkpr.losses.univariate import Univariate
 
 COUNTS = [40, 3, 7, 50, 99, 1, 20, 12]
 
@@ -62,6 +63,14 @@ def test_asymmetric_golden(name, params, case):
         detach_focus=params["disable_torch_grad_focal_loss"],
     )
     assert_matches(loss(logits, targets), logits, case)
+
+
+@stored("ccd_mlsm")
+def test_soft_margin_golden(name, params, case):
+    """The default of CCD's script, torch's soft margin loss, is B times L_u1."""
+    logits, targets = tensors(case)
+    loss = Univariate(weighting="u1")
+    assert_matches(len(logits) * loss(logits, targets), logits, case)
 
 
 @stored("db_coco", "db_voc")
