@@ -75,7 +75,7 @@ def bare_epoch(
     """Train on all batches, as plainly as it can be written, and return the mean loss."""
     total = 0.0
     for images, targets, _ in batches:
-        loss = criterion(model(images.float().div_(255)), targets)
+        loss = criterion(model(images.float().mul_(1 / 255)), targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -240,7 +240,7 @@ def main() -> None:
     )
     parser.add_argument("overrides", nargs="*", help="settings as for train.py")
     parser.add_argument("--steps", type=int, default=16, help="batches in a pass of the loops")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--epochs", type=int, default=3, help="of the run whose time is divided up")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="tiny and inexact, to see it run")
