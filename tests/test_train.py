@@ -353,7 +353,7 @@ def test_several_processes_evaluate_as_one(processes, tmp_path):
     settings = [*SMALL, "optimizer.lr=0", "trainer.epochs=1", "model.width=8"]
     one = train(*settings, folder=tmp_path / "one")
     done = command(
-        *("-m", "torch.distributed.run", f"--nproc-per-node={processes}", "--master-port=0"),
+        *("-m", "torch.distributed.run", f"--nproc-per-node={processes}", "--standalone"),
         *(ROOT / "train.py", *settings, f"run_dir={tmp_path / 'many'}"),
         cwd=tmp_path,
     )

@@ -57,6 +57,8 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
             return json.loads((folder / "metrics.json").read_text())
         if fabric.is_global_zero:
             stack.enter_context(log_to(folder / "train.log"))
+        if fabric.world_size > 1 and fabric.is_global_zero:
+            log.info("%d processes share the work", fabric.world_size)
         seed_everything(cfg.seed)
         data = build_data(cfg, folder)
         trainer = Trainer(cfg, fabric, data, build_model(cfg, data), folder)

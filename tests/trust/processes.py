@@ -23,7 +23,7 @@ def start(*words, python=("train.py",), **options):
     )
 
 
-def finish(process, timeout=300):
+def finish(process, timeout=600):
     """Wait for a process; return its exit code and all that it said."""
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out + err

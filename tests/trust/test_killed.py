@@ -148,7 +148,7 @@ def test_killed_at_random_moments(untouched, tmp_path):
     assert len(set(lengths)) > 1, lengths  # not all of them died before the first checkpoint
 
 
-def wait_for(file, process, seconds=120):
+def wait_for(file, process, seconds=300):
     """Wait until a process has made a file."""
     end = time.monotonic() + seconds
     while not file.exists():

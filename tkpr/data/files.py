@@ -168,6 +168,9 @@ def labelled_only(split: Split, *, name: str) -> Split:
     ['b']
     """
     rows = np.flatnonzero(split.targets.any(axis=1))
+    if not len(rows):
+        first = f", such as {split.inputs[0]}" if len(split) else ""
+        raise ValueError(f"{name}: not one of its {len(split)} samples{first} has a label")
     if len(rows) < len(split):
         log.info("%s: %d samples without label dropped", name, len(split) - len(rows))
     return split.subset(rows)

@@ -1,0 +1,161 @@
+"""Several processes compute what one computes, and none waits for the dead."""
+
+import csv
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+from tests.data.miniature import make_arff
+from tests.runs import SMALL, train
+from tests.trust.processes import ROOT, finish, metrics, start
+from tkpr import checkpoint
+from tkpr.finished import load_predictions
+
+pytestmark = pytest.mark.slow
+
+
+def torchrun(processes, *words, options=()):
+    """Start ``torchrun --nproc-per-node=processes train.py words``."""
+    agent = ("-m", "torch.distributed.run", f"--nproc-per-node={processes}", "--standalone")
+    return start(*words, python=(*agent, *options, str(ROOT / "train.py")))
+
+
+def on_features(folder, processes):
+    """A table of features (12 rows) and a linear model; 6 samples a step, whoever computes them."""
+    if not folder.exists():
+        make_arff(folder)
+    return [
+        *("dataset=arff", f"dataset.root={folder}", "dataset.name=mini", "trainer.accelerator=cpu"),
+        *("loss.k=2", "trainer.ks=[1,2]", "trainer.monitor=mAP@1", "trainer.epochs=3"),
+        *("trainer.warmup_epochs=1", f"trainer.batch_size={6 // processes}"),
+    ]
+
+
+def assert_trained_by(processes, said):
+    assert f"{processes} processes" in said, said
+
+
+def losses(folder):
+    """The training loss of each epoch."""
+    with (folder / "metrics.csv").open() as file:
+        return [float(row["train_loss"]) for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_training_with_the_same_global_batch(processes, tmp_path):
+    """Without batch statistics, the steps are the same but for rounding."""
+    one = train(*on_features(tmp_path / "data", 1), folder=tmp_path / "one")
+    words = on_features(tmp_path / "data", processes)
+    code, said = finish(torchrun(processes, *words, f"run_dir={tmp_path / 'many'}"))
+    assert code == 0, said
+    assert_trained_by(processes, said)
+    assert losses(tmp_path / "many") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+    single, many = (checkpoint.load(tmp_path / name)["model"] for name in ("one", "many"))
+    for key, value in single.items():
+        torch.testing.assert_close(many[key], value, rtol=1e-4, atol=1e-6)
+    assert metrics(tmp_path / "many") == pytest.approx(one["metrics"], rel=1e-6)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_evaluation_to_the_last_digit(processes, tmp_path):
+    """23 test images do not divide by 2 or 3; the weights stay as they are."""
+    words = [*SMALL, "optimizer.lr=0", "trainer.epochs=1", "trainer.warmup_epochs=0"]
+    words += ["model=timm", "model.model_name=vit_tiny_patch16_224", "model.pretrained=false"]
+    words = [word for word in words if word != "model.width=8"]  # no batch statistics either
+    one = train(*words, folder=tmp_path / "one")
+    code, said = finish(torchrun(processes, *words, f"run_dir={tmp_path / 'many'}"))
+    assert code == 0, said
+    assert_trained_by(processes, said)
+    mine, theirs = (load_predictions(tmp_path / name) for name in ("one", "many"))
+    assert (mine["ids"] == theirs["ids"]).all()
+    assert abs(mine["logits"] - theirs["logits"]).max() < 1e-5
+    assert metrics(tmp_path / "many") == one["metrics"]
+
+
+METHODS = {
+    "role": ["loss=role", "labels=single_positive"],
+    "ll_cp": ["loss=ll_cp", "labels=single_positive"],
+    "em_apl": ["loss=em_apl", "labels=single_positive", "loss.warmup_epochs=1"],
+    "ccd": [
+        *("model=ccd", "model.model_name=resnet18", "model.pretrained=false", "loss=ccd"),
+        "model.context_epochs=1",
+    ],
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_losses_with_a_state_per_sample(method, tmp_path):
+    """Two processes; what they learnt of the samples reaches the checkpoint."""
+    small = [word for word in SMALL if method != "ccd" or word != "model.width=8"]
+    words = [*small, "trainer.epochs=3", "trainer.warmup_epochs=0", *METHODS[method]]
+    code, said = finish(torchrun(2, *words, f"run_dir={tmp_path}"))
+    assert code == 0, said
+    assert_trained_by(2, said)
+    state = checkpoint.load(tmp_path)["losses"][1]
+    assert all(value.isfinite().all() for value in state.values())
+    if method == "ll_cp":
+        assert state["corrections"].any()
+    if method == "em_apl":
+        assert (state["labels"] < 0).any()
+
+
+def children(pid):
+    """The processes that a process has started."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def kill_a_rank(agent, folder):
+    """Kill one training process after the first checkpoint."""
+    end = time.monotonic() + 300
+    while not (folder / "last.ckpt").exists():
+        assert agent.poll() is None, finish(agent)
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.kill(children(agent.pid)[-1], signal.SIGKILL)
+
+
+LONG = [word for word in SMALL if "train_size" not in word]
+LONG += ["dataset.train_size=600", "trainer.epochs=3", "trainer.checkpoint_minutes=0"]
+
+
+def test_a_dead_process_ends_the_run_and_a_rerun_goes_on(tmp_path):
+    agent = torchrun(2, *LONG, f"run_dir={tmp_path}")
+    kill_a_rank(agent, tmp_path)
+    begin = time.monotonic()
+    code, said = finish(agent)
+    assert code != 0
+    assert time.monotonic() - begin < 90
+    assert "has lost another one" in said, said
+    assert not (tmp_path / "metrics.json").exists()
+    code, said = finish(torchrun(2, *LONG, f"run_dir={tmp_path}"))
+    assert code == 0, said
+    assert "resuming after epoch" in said
+
+
+def test_torchrun_restarts_a_dead_process(tmp_path):
+    agent = torchrun(2, *LONG, f"run_dir={tmp_path}", options=("--max-restarts=1",))
+    kill_a_rank(agent, tmp_path)
+    code, said = finish(agent)
+    assert code == 0, said
+    assert "resuming after epoch" in said
+    assert (tmp_path / "metrics.json").exists()
+
+
+def test_devices_from_the_command_line_share_the_work(tmp_path):
+    """Processes that train.py starts itself; one dies, the others do not wait."""
+    words = [*LONG, "trainer.devices=2"]
+    whole = start(*words, f"run_dir={tmp_path / 'whole'}")
+    code, said = finish(whole)
+    assert code == 0, said
+    assert_trained_by(2, said)
+    first = start(*words, f"run_dir={tmp_path / 'cut'}")
+    kill_a_rank(first, tmp_path / "cut")
+    code, said = finish(first)
+    assert code != 0
+    code, said = finish(start(*words, f"run_dir={tmp_path / 'cut'}"))
+    assert code == 0, said
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
