@@ -164,7 +164,7 @@ def measure_memory(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
     batch, num_classes = max(arguments.batch), arguments.memory_classes
     rows = []
-    for name in ("BCEWithLogitsLoss", "tkpr_raw", "rank", "lsep"):
+    for name in ["rank"] if arguments.quick else ["BCEWithLogitsLoss", "tkpr_raw", "rank", "lsep"]:
         peak = peak_memory(one_step, name, batch, num_classes, arguments.threads)
         rows.append({"loss": name, "batch": batch, "classes": num_classes, "bytes": peak})
     return rows

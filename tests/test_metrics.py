@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn import metrics as sk
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.losses.golden import golden
 from tkpr import metrics
@@ -297,7 +298,7 @@ def test_evaluate_agrees_with_the_single_functions_for_tensors_and_arrays(monkey
         for k in (3, 5):
             assert whole[f"{name}@{k}"] == measure(scores, targets, k)
     assert whole["ranking_loss"] == metrics.ranking_loss(scores, targets)
-    monkeypatch.setattr(metrics, "ROWS_AT_ONCE", 5)
+    monkeypatch.setattr(metrics, "CHUNK", 5 * 8)
     assert metrics.evaluate(scores, targets) == whole
 
 
@@ -353,3 +354,57 @@ LABELS = np.array([[1, 0, 0]])
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+class LargestNew(TorchDispatchMode):
+    """Remembers the number of elements of the largest tensor that is no view of the inputs."""
+
+    def __init__(self, *inputs):
+        super().__init__()
+        self.known = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, torch.Tensor):
+                new = tensor.untyped_storage().data_ptr() not in self.known
+                self.numel = max(self.numel, tensor.numel() * new)
+        return out
+
+
+@pytest.mark.parametrize("ties", ["worst", "average"])
+def test_memory_does_not_grow_with_the_data(monkeypatch, ties):
+    monkeypatch.setattr(metrics, "CHUNK", 2000)
+    scores = torch.randn(900, 60, generator=torch.Generator().manual_seed(0))
+    targets = (scores > 1).to(torch.uint8)
+    with LargestNew(scores, targets) as largest:
+        metrics.evaluate(scores, targets, ties=ties)
+    assert largest.numel <= 2000 + 60
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64])
+def test_any_type_of_scores_and_targets(dtype):
+    scores = torch.tensor([[3, 1, 2], [0, 5, 4]])
+    targets = torch.tensor([[1, 1, 0], [0, 0, 1]])
+    expected = metrics.evaluate(scores.float(), targets, [1, 2])
+    assert metrics.evaluate(scores.to(dtype), targets.to(dtype), [1, 2]) == expected
+    assert metrics.evaluate(scores, targets.bool(), [1, 2]) == expected
+
+
+@pytest.mark.parametrize("wrong", [-1.0, 0.5, 2.0, np.nan, np.inf])
+def test_a_wrong_target_is_found_in_any_chunk(monkeypatch, wrong):
+    monkeypatch.setattr(metrics, "CHUNK", 6)
+    scores, targets = np.zeros((9, 3)), np.zeros((9, 3))
+    targets[7, 1] = wrong
+    with pytest.raises(ValueError, match=f"targets must hold only 0 and 1; got {wrong:.6g}"):
+        metrics.ranking_loss(scores, targets)
+
+
+def test_a_score_that_is_not_finite_is_named_by_its_place(monkeypatch):
+    monkeypatch.setattr(metrics, "CHUNK", 6)
+    scores = np.zeros((9, 3))
+    scores[7, 1] = -np.inf
+    for measure in (metrics.ranking_loss, metrics.mean_average_precision):
+        with pytest.raises(ValueError, match="finite; got -inf in row 7, column 1"):
+            measure(scores, np.zeros((9, 3)))

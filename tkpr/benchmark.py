@@ -19,7 +19,8 @@ def side_by_side(
     """Time all contestants in turn, round after round, so that a slow moment meets each of them.
 
     A contestant's turn is one call to warm up and then as many timed calls as fit into ``seconds``,
-    between 3 and 200; its time in that round is their median.
+    between 3 and 200; its time in that round is their median. A call that is longer than that
+    needs no warming up: it is a turn by itself.
 
     Args:
         contestants: what to call, by name.
@@ -37,10 +38,10 @@ def side_by_side(
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, call in contestants.items():
-            number = seconds / max(_time(call), 1e-9)
-            times[name].append(
-                statistics.median(_time(call) for _ in range(int(min(max(number, 3), 200))))
-            )
+            first = _time(call)
+            number = int(min(max(seconds / first, 3), 200))
+            repeats = [first] if first > seconds else [_time(call) for _ in range(number)]
+            times[name].append(statistics.median(repeats))
     return times
 
 

@@ -12,7 +12,7 @@ scores' threshold), targets 0 or 1. Keyword arguments that most of them share:
 * ``reduction``: "mean" returns a float; "none" one value per row, NaN where "skip" applies.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -23,7 +23,8 @@ from tkpr.losses.tkpr import weighting
 from tkpr.ranking import Ranking, rank, top_labels
 
 Array = Tensor | np.ndarray
-ROWS_AT_ONCE = 4096
+# that many scores are ranked at once: some tens of megabytes in all
+CHUNK = 2**20
 
 
 class Options(TypedDict, total=False):
@@ -40,7 +41,7 @@ def precision_at_k(scores: Array, targets: Array, k: int, **options: Unpack[Opti
     >>> precision_at_k(torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[1, 0, 1]]), 2)
     0.5
     """
-    return _measure(lambda ranking: _precision(ranking, k), scores, targets, k, **options)
+    return _measure(lambda top: _precision(top, k), scores, targets, k, **options)
 
 
 def recall_at_k(scores: Array, targets: Array, k: int, **options: Unpack[Options]) -> Any:
@@ -49,7 +50,7 @@ def recall_at_k(scores: Array, targets: Array, k: int, **options: Unpack[Options
     >>> recall_at_k(torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[1, 1, 1]]), 2, reduction="none")
     tensor([0.6667], dtype=torch.float64)
     """
-    return _measure(lambda ranking: _recall(ranking, k), scores, targets, k, **options)
+    return _measure(lambda top: _recall(top, k), scores, targets, k, **options)
 
 
 def average_precision_at_k(
@@ -60,7 +61,7 @@ def average_precision_at_k(
     >>> average_precision_at_k(torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[1, 0, 1]]), 2)
     0.5
     """
-    return _measure(lambda ranking: _average_precision(ranking, k), scores, targets, k, **options)
+    return _measure(lambda top: _average_precision(top, k), scores, targets, k, **options)
 
 
 def ndcg_at_k(
@@ -75,7 +76,7 @@ def ndcg_at_k(
     """
     if discount not in ("log2", "linear"):
         raise ValueError(f"unknown discount {discount!r}: choose one of log2, linear")
-    return _measure(lambda ranking: _ndcg(ranking, k, discount), scores, targets, k, **options)
+    return _measure(lambda top: _ndcg(top, k, discount), scores, targets, k, **options)
 
 
 def tkpr_at_k(
@@ -99,7 +100,7 @@ def tkpr_at_k(
     """
     if alpha not in (1, 2, 3):
         raise ValueError(f"alpha must be 1, 2 or 3; got {alpha!r}")
-    return _measure(lambda ranking: _tkpr(ranking, k, alpha), scores, targets, k, **options)
+    return _measure(lambda top: _tkpr(top, k, alpha), scores, targets, k, **options)
 
 
 def ranking_loss(scores: Array, targets: Array, **options: Unpack[Options]) -> Any:
@@ -140,8 +141,13 @@ def rank_distribution(scores: Array, targets: Array, *, ties: str = "worst") -> 
     >>> rank_distribution(torch.tensor([[3.0, 2.0], [1.0, 2.0]]), torch.tensor([[1, 1], [1, 0]]))
     array([1., 2.])
     """
-    parts = [ranking.relevance.sum(0) for ranking in _rankings(scores, targets, ties)]
-    return torch.stack(parts).sum(0).cpu().numpy()
+    total = torch.zeros(scores.shape[1] + 1, dtype=torch.float64)
+    for ranking in _rankings(*_check(scores, targets), ties):
+        real = ranking.relevance > 0
+        total += torch.bincount(
+            ranking.position[real].long(), ranking.relevance[real], minlength=len(total)
+        )
+    return total[1:].numpy()
 
 
 def mean_average_precision(scores: Array, targets: Array, **options: Unpack[Options]) -> Any:
@@ -154,6 +160,7 @@ def mean_average_precision(scores: Array, targets: Array, **options: Unpack[Opti
     >>> mean_average_precision(scores, torch.tensor([[1, 0], [0, 1], [1, 0]]))
     0.9166666666666666
     """
+    _check(scores, targets)
     return average_precision_at_k(scores.T, targets.T, scores.shape[0], **options)
 
 
@@ -168,8 +175,7 @@ def overall_f1(
     >>> overall_f1(torch.tensor([[2.0, -1.0], [3.0, 1.0]]), torch.tensor([[1, 0], [0, 1]]))
     0.8
     """
-    hits, predicted, present = _class_counts(scores, targets, threshold, k)
-    return float(2 * hits.sum() / (predicted.sum() + present.sum()).clamp(min=1))
+    return _overall_f1(*_class_counts(*_check(scores, targets, k), threshold, k))
 
 
 def class_f1(
@@ -183,10 +189,7 @@ def class_f1(
     >>> class_f1(torch.tensor([[2.0, -1.0], [3.0, 1.0]]), torch.tensor([[1, 0], [0, 1]]))
     0.8571428571428571
     """
-    hits, predicted, present = _class_counts(scores, targets, threshold, k)
-    precision = (hits / predicted.clamp(min=1)).mean()
-    recall = (hits / present.clamp(min=1)).mean()
-    return float(2 * precision * recall / (precision + recall)) if hits.sum() else 0.0
+    return _class_f1(*_class_counts(*_check(scores, targets, k), threshold, k))
 
 
 def count_empty(targets: Array) -> dict[str, int]:
@@ -212,7 +215,7 @@ def evaluate(
     ties: str = "worst",
     empty: str = "skip",
 ) -> dict[str, float]:
-    """All measures of the paper's tables, and mAP, CF1, OF1, from one sort of the rows.
+    """All measures of the paper's tables, and mAP, CF1, OF1, from one ranking of the rows.
 
     Args:
         scores: logits (``threshold`` 0) or probabilities (0.5), ``[B, C]``.
@@ -230,77 +233,90 @@ def evaluate(
     (1.0, 0.5, 0.5)
     """
     ks = tuple(ks)
-    _check(scores, targets, *ks)
+    scores, targets = _check(scores, targets, *ks)
     per_k: dict[str, Callable[[Ranking, int], Tensor]] = {
         "P": _precision,
         "R": _recall,
         "mAP": _average_precision,
-        "NDCG": lambda ranking, k: _ndcg(ranking, k, "log2"),
-        "TKPR_a1": lambda ranking, k: _tkpr(ranking, k, 1),
-        "TKPR_a2": lambda ranking, k: _tkpr(ranking, k, 2),
-        "TKPR_a3": lambda ranking, k: _tkpr(ranking, k, 3),
+        "NDCG": lambda top, k: _ndcg(top, k, "log2"),
+        "TKPR_a1": lambda top, k: _tkpr(top, k, 1),
+        "TKPR_a2": lambda top, k: _tkpr(top, k, 2),
+        "TKPR_a3": lambda top, k: _tkpr(top, k, 3),
     }
     rows: dict[str, list[Tensor]] = {f"{name}@{k}": [] for name in per_k for k in ks}
     rows["ranking_loss"] = []
     for ranking in _rankings(scores, targets, ties):
-        for name, function in per_k.items():
-            for k in ks:
-                rows[f"{name}@{k}"].append(function(ranking, k))
+        for k in ks:
+            top = ranking.top(k)
+            for name, function in per_k.items():
+                rows[f"{name}@{k}"].append(function(top, k))
         rows["ranking_loss"].append(_ranking_loss(ranking))
     values = {name: float(_mean(torch.cat(parts), empty)) for name, parts in rows.items()}
-    values["mAP"] = mean_average_precision(scores, targets, ties=ties, empty=empty)
-    values["CF1"] = class_f1(scores, targets, threshold=threshold)
-    values["OF1"] = overall_f1(scores, targets, threshold=threshold)
+    per_class = [
+        _average_precision(ranking, len(scores)) for ranking in _rankings(scores.T, targets.T, ties)
+    ]
+    values["mAP"] = float(_mean(torch.cat(per_class), empty))
+    counts = _class_counts(scores, targets, threshold, None)
+    values["CF1"] = _class_f1(*counts)
+    values["OF1"] = _overall_f1(*counts)
     return values
 
 
 # One value per row, NaN where the measure says nothing.
 
 
-def _precision(ranking: Ranking, k: int) -> Tensor:
-    return _where_relevant(ranking, ranking.relevance[:, :k].sum(1) / k)
+def _precision(top: Ranking, k: int) -> Tensor:
+    return _where_relevant(top, top.relevance.sum(1) / k)
 
 
-def _recall(ranking: Ranking, k: int) -> Tensor:
-    return ranking.relevance[:, :k].sum(1) / ranking.num_relevant
+def _recall(top: Ranking, k: int) -> Tensor:
+    return top.relevance.sum(1) / top.num_relevant
 
 
-def _average_precision(ranking: Ranking, k: int) -> Tensor:
-    position = torch.arange(1, k + 1, device=ranking.hits.device)
-    total = (ranking.hits[:, :k] / position).sum(1)
-    return total / ranking.num_relevant.clamp(max=k)
+def _average_precision(top: Ranking, k: int) -> Tensor:
+    return (top.hits / top.position).sum(1) / top.num_relevant.clamp(max=k)
 
 
-def _ndcg(ranking: Ranking, k: int, discount: str) -> Tensor:
-    position = torch.arange(1, k + 1, device=ranking.hits.device, dtype=torch.float64)
-    weight = 1 / (position + 1).log2() if discount == "log2" else k + 1 - position
-    ideal = torch.cat([weight.new_zeros(1), weight.cumsum(0)])
-    gain = (ranking.relevance[:, :k] * weight).sum(1)
-    return gain / ideal[ranking.num_relevant.clamp(max=k).long()]
+def _ndcg(top: Ranking, k: int, discount: str) -> Tensor:
+    first = torch.arange(1, k + 1, dtype=torch.float64)
+    if discount == "log2":
+        gain, weights = top.relevance / (top.position + 1).log2(), 1 / (first + 1).log2()
+    else:
+        gain, weights = top.relevance * (k + 1 - top.position), k + 1 - first
+    ideal = torch.cat([weights.new_zeros(1), weights.cumsum(0)])
+    return gain.sum(1) / ideal[top.num_relevant.clamp(max=k).long()]
 
 
-def _tkpr(ranking: Ranking, k: int, alpha: int) -> Tensor:
-    discount = k + 1 - torch.arange(1, k + 1, device=ranking.hits.device)
-    gain = (ranking.relevance[:, :k] * discount).sum(1)
-    value = gain / (weighting(ranking.num_relevant, alpha=alpha, k=k) * k)
-    return _where_relevant(ranking, value)
+def _tkpr(top: Ranking, k: int, alpha: int) -> Tensor:
+    gain = (top.relevance * (k + 1 - top.position)).sum(1)
+    return _where_relevant(top, gain / (weighting(top.num_relevant, alpha=alpha, k=k) * k))
 
 
 def _ranking_loss(ranking: Ranking) -> Tensor:
-    position = torch.arange(1, ranking.hits.shape[1] + 1, device=ranking.hits.device)
-    wrong_pairs = (ranking.relevance * position - ranking.hits).sum(1)
-    return wrong_pairs / (
-        ranking.num_relevant * (ranking.relevance.shape[1] - ranking.num_relevant)
-    )
+    wrong_pairs = (ranking.relevance * ranking.position - ranking.hits).sum(1)
+    num_irrelevant = ranking.num_classes - ranking.num_relevant
+    return wrong_pairs / (ranking.num_relevant * num_irrelevant)
 
 
 def _coverage(ranking: Ranking) -> Tensor:
-    position = torch.arange(1, ranking.hits.shape[1] + 1, device=ranking.hits.device)
-    return _where_relevant(ranking, ((ranking.relevance > 0) * position).amax(1).double())
+    return _where_relevant(ranking, ((ranking.relevance > 0) * ranking.position).amax(1))
 
 
 def _where_relevant(ranking: Ranking, values: Tensor) -> Tensor:
     return values.where(ranking.num_relevant > 0, torch.nan)
+
+
+# One value for all rows, from how often each class was predicted rightly, predicted, and present.
+
+
+def _overall_f1(hits: Tensor, predicted: Tensor, present: Tensor) -> float:
+    return float(2 * hits.sum() / (predicted.sum() + present.sum()).clamp(min=1))
+
+
+def _class_f1(hits: Tensor, predicted: Tensor, present: Tensor) -> float:
+    precision = (hits / predicted.clamp(min=1)).mean()
+    recall = (hits / present.clamp(min=1)).mean()
+    return float(2 * precision * recall / (precision + recall)) if hits.sum() else 0.0
 
 
 # What the measures share: checks, chunks of rows, the mean.
@@ -316,24 +332,28 @@ def _measure(
     empty: str = "skip",
     reduction: str = "mean",
 ) -> Any:
-    """Apply a measure of one ranking to all rows."""
+    """Apply a measure of a ranking, or with ``k`` of its top k, to all rows."""
     if reduction not in ("mean", "none"):
         raise ValueError(f"unknown reduction {reduction!r}: choose one of mean, none")
-    if k is not None:
-        _check(scores, targets, k)
-    values = torch.cat([function(ranking) for ranking in _rankings(scores, targets, ties)])
+    rankings = _rankings(*_check(scores, targets, k), ties)
+    values = torch.cat([function(ranking.top(k) if k else ranking) for ranking in rankings])
     if reduction == "mean":
         return float(_mean(values, empty))
     values = _fill(values, empty)
-    return values if isinstance(scores, Tensor) else values.numpy()
+    return values.to(scores.device) if isinstance(scores, Tensor) else values.numpy()
 
 
-def _rankings(scores: Array, targets: Array, ties: str) -> Iterable[Ranking]:
-    """Rank the rows, a few thousand at a time so that memory stays small."""
-    scores, targets = _check(scores, targets)
-    for start in range(0, len(scores), ROWS_AT_ONCE):
-        chunk = slice(start, start + ROWS_AT_ONCE)
-        yield rank(scores[chunk], targets[chunk], ties=ties)
+def _rankings(scores: Tensor, targets: Tensor, ties: str) -> Iterator[Ranking]:
+    """Rank the rows, some at a time so that memory stays small."""
+    for chunk in _chunks(scores):
+        part = scores[chunk].to(torch.promote_types(scores.dtype, torch.float32)).contiguous()
+        yield rank(part, targets[chunk].bool().contiguous(), ties=ties)
+
+
+def _chunks(matrix: Tensor) -> Iterator[slice]:
+    """Cut a matrix into slices of rows."""
+    rows = max(1, CHUNK // matrix.shape[1])
+    return (slice(start, start + rows) for start in range(0, len(matrix), rows))
 
 
 def _mean(values: Tensor, empty: str) -> Tensor:
@@ -349,8 +369,9 @@ def _fill(values: Tensor, empty: str) -> Tensor:
     return values.nan_to_num(nan=0.0) if empty == "zero" else values
 
 
-def _check(scores: Array, targets: Array, *ks: int) -> tuple[Tensor, Tensor]:
-    scores, targets = torch.as_tensor(scores).detach(), torch.as_tensor(targets)
+def _check(scores: Array, targets: Array, *ks: int | None) -> tuple[Tensor, Tensor]:
+    """Return both as tensors on the CPU, the scores in floating point, once all is well."""
+    scores, targets = torch.as_tensor(scores).detach().cpu(), torch.as_tensor(targets).cpu()
     if scores.ndim != 2 or 0 in scores.shape:
         raise ValueError(f"scores must be [B, C] and not empty; got {tuple(scores.shape)}")
     if targets.shape != scores.shape:
@@ -358,32 +379,40 @@ def _check(scores: Array, targets: Array, *ks: int) -> tuple[Tensor, Tensor]:
             f"targets must have the shape of scores, {tuple(scores.shape)}; "
             f"got {tuple(targets.shape)}"
         )
-    if not scores.isfinite().all():
-        row, column = (~scores.isfinite()).nonzero()[0].tolist()
-        raise ValueError(
-            f"scores must be finite; got {scores[row, column].item()} in row {row}, column {column}"
-        )
-    if ((targets != 0) & (targets != 1)).any():
-        wrong = targets[(targets != 0) & (targets != 1)][0].item()
-        raise ValueError(f"targets must hold only 0 and 1; got {wrong:.6g}")
     for k in ks:
-        if not isinstance(k, int | np.integer) or not 1 <= k <= scores.shape[1]:
+        if k is not None and (not isinstance(k, int | np.integer) or not 1 <= k <= scores.shape[1]):
             raise ValueError(f"k must be an integer from 1 to {scores.shape[1]}; got {k!r}")
-    return scores, targets
+    for chunk in _chunks(scores):
+        lowest, highest = scores[chunk].aminmax()
+        if not (lowest.isfinite() and highest.isfinite()):
+            row, column = (~scores[chunk].isfinite()).nonzero()[0].tolist()
+            value = scores[chunk][row, column].item()
+            raise ValueError(
+                f"scores must be finite; got {value} in row {chunk.start + row}, column {column}"
+            )
+        labels = targets[chunk]
+        lowest, highest = labels.aminmax()
+        whole = not labels.is_floating_point() or not labels.frac().any()
+        if not (whole and lowest >= 0 and highest <= 1):
+            wrong = labels[(labels != 0) & (labels != 1)][0].item()
+            raise ValueError(f"targets must hold only 0 and 1; got {wrong:.6g}")
+    return scores if scores.is_floating_point() else scores.double(), targets
 
 
 def _class_counts(
-    scores: Array, targets: Array, threshold: float, k: int | None
+    scores: Tensor, targets: Tensor, threshold: float, k: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return per class: how often predicted rightly, predicted, and present."""
-    scores, targets = _check(scores, targets)
-    if k is None:
-        predicted = scores > threshold
-    else:
-        _check(scores, targets, k)
-        predicted = torch.zeros_like(scores, dtype=torch.bool)
-        predicted.scatter_(1, top_labels(scores, targets, k), True)
-    present = targets.bool()
-    counts = [(predicted & present).sum(0), predicted.sum(0), present.sum(0)]
-    hits, predicted, present = (count.double() for count in counts)
+    counts = torch.zeros(3, scores.shape[1], dtype=torch.float64)
+    for chunk in _chunks(scores):
+        present = targets[chunk].bool()
+        if k is None:
+            predicted = scores[chunk] > threshold
+        else:
+            predicted = torch.zeros_like(present)
+            predicted.scatter_(1, top_labels(scores[chunk], present, k), True)
+        # int64, the default, is several times slower
+        for count, labels in zip(counts, (predicted & present, predicted, present), strict=True):
+            count += labels.sum(0, dtype=torch.int32)
+    hits, predicted, present = counts
     return hits, predicted, present
