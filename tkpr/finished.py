@@ -118,7 +118,7 @@ def predict(
     """
     model.to(device)
     rows = [
-        model(finish(inputs.to(device))).float().cpu()
+        model(finish(inputs.to(device)).contiguous()).float().cpu()
         for inputs, _, _ in loader(dataset, batch_size=batch_size)
     ]
     return torch.cat(rows).numpy()

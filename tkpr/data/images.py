@@ -171,10 +171,10 @@ class ImageDataset(Dataset):
 
     def _batch(self, indices: Sequence[int], images: Sequence[Tensor]) -> Batch:
         """Put images and their labels together."""
-        # Stacked as the pixels come, channels last; to reorder a whole batch at once is faster.
+        # Stacked as the pixels come, channels last; the trainer reorders them where it must.
         pixels = torch.stack([image.permute(1, 2, 0) for image in images])
         rows = torch.as_tensor(indices)
-        return pixels.permute(0, 3, 1, 2).contiguous(), self.targets[rows].float(), rows
+        return pixels.permute(0, 3, 1, 2), self.targets[rows].float(), rows
 
     def _image(self, index: int) -> Tensor:
         """Return an image, augmented when asked."""

@@ -52,12 +52,14 @@ class TKPR(nn.Module):
     to K+1, as Prop. 3 needs. Sorting is not differentiated; the gradient flows into the relevant
     scores and into the K+1 largest ones. Rows without relevant labels add 0 and stay in the mean.
 
-    The surrogates are consistent with TKPR for scores in [0, 1] (Cor. 3), hence ``scores``.
+    The surrogates are consistent with TKPR for scores in [0, 1] (Cor. 3; RESULTS.md says under
+    which conditions), hence ``scores``.
 
     Args:
         alpha: which weighting term: 1, 2 (N_K) or 3 (N_K (2K + 1 - N_K) / 2).
         k: K, the number of ranking positions of interest; K + 1 may not exceed the number of
-            classes. At least the largest number of labels expected is a good choice.
+            classes. Choose at least the largest number of labels expected: where K is smaller, a
+            constant score can be a minimiser.
         surrogate: l: "square", "exponential" or "logistic".
         scores: s: "sigmoid" or "softmax" of the logits, or the "raw" logits.
 
