@@ -80,7 +80,7 @@ MODELS = {
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_family_trains(model, tmp_path):
-    settings = ["trainer=debug", f"model={model}", "model.pretrained=false", "loss=bce"]
+    settings = ["trainer=debug", f"model={model}", "loss=bce"]
     results = train(*settings, "transform.size=32", *MODELS[model], folder=tmp_path)
     assert 0 <= results["metrics"]["mAP@3"] <= 1
 
@@ -117,7 +117,6 @@ def test_every_data_set_trains(dataset, tmp_path):
         f"dataset.root={tmp_path / 'data'}",
         *(["dataset.cache_dir=null"] if dataset == "coco" else []),
         "model.model_name=resnet18",
-        "model.pretrained=false",
         "transform.size=32",
         "trainer=debug",
         "trainer.ks=[1,2]",

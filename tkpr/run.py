@@ -208,7 +208,10 @@ def build_data(
 
 def build_model(cfg: DictConfig, data: TrainingData) -> nn.Module:
     """Build the model for the inputs and classes of the data."""
-    return build(cfg.model, facts=model_facts(input_shape(data), len(data.class_names)))
+    model = cfg.model.copy()
+    if cfg.trainer.random_weights and "pretrained" in model:
+        model.pretrained = False
+    return build(model, facts=model_facts(input_shape(data), len(data.class_names)))
 
 
 def input_shape(data: TrainingData) -> tuple[int, ...]:
