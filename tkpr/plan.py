@@ -21,12 +21,16 @@ class PlannedRun:
         row: the row it fills.
         epochs: how many.
         images: training images of an epoch; None where nobody knows before reading them.
+        warms_up: whether another loss is used for the first epochs.
+        has_k: whether the loss has a K.
     """
 
     method: str
     row: str
     epochs: int
     images: int | None
+    warms_up: bool
+    has_k: bool
 
 
 def plan(configs: Path, experiment: str, overrides: Sequence[str] = ()) -> list[PlannedRun]:
@@ -43,7 +47,17 @@ def plan(configs: Path, experiment: str, overrides: Sequence[str] = ()) -> list[
         planned = []
         for method in methods:
             cfg = hydra.compose("train", [*words, f"method={method}"])
-            planned.append(PlannedRun(method, cfg.row, cfg.trainer.epochs, count_images(cfg)))
+            trainer = cfg.trainer
+            planned.append(
+                PlannedRun(
+                    method,
+                    cfg.row,
+                    trainer.epochs,
+                    count_images(cfg),
+                    warms_up=trainer.warmup_epochs > 0 and cfg.warmup != cfg.loss,
+                    has_k="k" in cfg.loss,
+                )
+            )
     return planned
 
 

@@ -237,7 +237,7 @@ def to_html(table: Table, *, paper: bool = False, suffix: str = "") -> str:
 
 
 def to_latex(table: Table, *, paper: bool = False) -> str:
-    r"""A LaTeX table in the paper's layout, for ``booktabs``, ``multirow`` and ``xcolor``."""
+    r"""A LaTeX table in the paper's layout, for ``booktabs``, ``xcolor`` and ``amsmath``."""
     body = lines(table, paper=paper)
     heads = [str(name).split("@") for name in body.columns]
     styler = _styled(

@@ -139,7 +139,7 @@ def draw(cases: Cases, images: Mapping[str, tuple[Split, int]], rows: Sequence[s
             column[0].imshow(pixels(*found), cmap="gray", aspect="equal")
         else:
             column[0].text(0.5, 0.5, f"image\n{case.id}", ha="center", va="center", color=GREY)
-        column[0].set_title(f"{wrap(case.labels)}\ngain {case.gain:+.2f}", fontsize=7)
+        column[0].set_title(f"{wrap(case.labels)}\n(gain {case.gain:+.2f})", fontsize=7)
         for panel, row in zip(column[1:], rows, strict=True):
             panel.set_title(shown(row), fontsize=7, loc="left", pad=1)
             for place, label in enumerate(case.top[row]):
