@@ -8,6 +8,7 @@ import csv
 import os
 import random
 import resource
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -121,31 +122,40 @@ def test_stopped_while_a_checkpoint_is_written(share, untouched, tmp_path, monke
 @pytest.mark.slow
 def test_killed_at_random_moments(untouched, tmp_path):
     """SIGKILL, again and again, to a real process; then the run is allowed to end."""
-    words = [*RUN, "trainer.num_workers=2", f"run_dir={tmp_path}"]
-    dice, kills, lengths = random.Random(0), 0, []
+    words = [*RUN, "trainer.num_workers=2", f"run_dir={tmp_path / 'run'}"]
+    log, done = tmp_path / "run" / "train.log", tmp_path / "run" / "metrics.json"
+    dice, kills, states = random.Random(0), 0, set()
+    process = start(*words)
+    wait_for(log, process)
     begin = time.monotonic()
-    assert finish(start(*words[:-1], f"run_dir={tmp_path / 'timed'}"))[0] == 0
-    whole = time.monotonic() - begin
+    assert finish(process)[0] == 0
+    working = time.monotonic() - begin
     while kills < KILLS:
-        process = start(*words)
-        # most of a start is imports: aim at what follows as well
-        time.sleep(dice.uniform(0.3, 1.0) * whole)
+        if done.exists():  # it ended before its time: another round
+            assert_as_if_untouched(tmp_path / "run", untouched)
+            shutil.rmtree(tmp_path / "run")
+        size, process = size_of(log), start(*words)
+        if dice.random() < 0.1:
+            time.sleep(dice.uniform(0, working))  # while it still starts
+        else:
+            while size_of(log) == size and process.poll() is None:
+                time.sleep(0.01)
+            time.sleep(dice.uniform(0, 1.2) * working)
         process.kill()
         process.communicate()
-        if process.returncode == 0 or (tmp_path / "metrics.json").exists():
-            assert_as_if_untouched(tmp_path, untouched)
-            for file in tmp_path.glob("*.*"):
-                if file.is_file():
-                    file.unlink()  # it ended before its time: another round
-            continue
-        kills += 1
-        state = checkpoint.load(tmp_path)  # what is there is whole
-        lengths.append((state["epoch"], state["step"]) if state else None)
+        kills += process.returncode == -signal.SIGKILL
+        state = checkpoint.load(tmp_path / "run")  # what is there is whole
+        states.add((state["epoch"], state["step"]) if state else None)
     code, said = finish(start(*words))
     assert code == 0, said
     assert "another process" not in said
-    assert_as_if_untouched(tmp_path, untouched)
-    assert len(set(lengths)) > 1, lengths  # not all of them died before the first checkpoint
+    assert_as_if_untouched(tmp_path / "run", untouched)
+    assert len(states) > min(KILLS, 20) // 5, states  # they died at different places
+
+
+def size_of(file):
+    """The length of a file, -1 where there is none."""
+    return file.stat().st_size if file.exists() else -1
 
 
 def wait_for(file, process, seconds=300):
