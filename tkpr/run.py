@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import TorchElasticEnvironment
 from lightning_fabric.strategies import DDPStrategy
@@ -75,6 +76,11 @@ def launch(cfg: DictConfig) -> Fabric:
     devices, nodes = cfg.trainer.devices, cfg.trainer.num_nodes
     if TorchElasticEnvironment.detect():  # torchrun knows how many it has started
         devices, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
+    elif devices != 1 and HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
+        raise ValueError(
+            f"a sweep with trainer.devices={devices} must be started by torchrun: "
+            f"torchrun --standalone --nproc-per-node={devices} train.py -m ..."
+        )
     several = nodes > 1 or devices != 1
     fabric = Fabric(
         accelerator=cfg.trainer.accelerator,
