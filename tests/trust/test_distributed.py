@@ -77,7 +77,7 @@ def test_evaluation_to_the_last_digit(processes, tmp_path):
 
 METHODS = {
     "role": ["loss=role", "labels=single_positive"],
-    "ll_cp": ["loss=ll_cp", "labels=single_positive", "loss.delta_rel=0.1"],
+    "ll_cp": ["loss=ll_cp", "labels=single_positive", "+loss.delta_rel=0.1"],
     "em_apl": ["loss=em_apl", "labels=single_positive", "loss.warmup_epochs=1"],
     "ccd": [
         *("model=ccd", "model.model_name=resnet18", "model.pretrained=false", "loss=ccd"),
