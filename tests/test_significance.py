@@ -1,6 +1,9 @@
 """The paired bootstrap agrees with normal theory where that holds, and refuses other images."""
 
+import runpy
+import sys
 from dataclasses import astuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,8 @@ from tests.made_up import labels, predictions, write_run
 from tkpr.metrics import evaluate, mean_average_precision
 from tkpr.results import MEASURES
 from tkpr.significance import bootstrap_whole, compare, paired_bootstrap, per_image
+
+ROOT = Path(__file__).parents[1]
 
 
 def single(first, second, **options):
@@ -122,3 +127,24 @@ def test_other_images_are_refused(tmp_path):
     two = write_run(tmp_path, "B", table="t", skill=1.0, targets=labels(seed=9))
     with pytest.raises(ValueError, match="not tested on the same images: their targets differ"):
         compare([one["folder"]], [two["folder"]], "mAP@3")
+
+
+def test_script_compares_any_two_runs(tmp_path, monkeypatch, capsys):
+    ones = [write_run(tmp_path, "A", table="t", skill=2.5, seed=s) for s in (0, 1)]
+    two = write_run(tmp_path, "B", table="t", skill=0.5)
+    words = [ones[0]["folder"].parent, two["folder"], "--measures", "mAP@3", "ranking_loss", "P@1"]
+    monkeypatch.setattr(sys, "argv", ["compare.py", *map(str, words)])
+    runpy.run_path(str(ROOT / "scripts" / "compare.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("(2 runs)")
+    assert lines[1].endswith("(1 run)")
+    cells = {line.split()[0]: line.split() for line in lines[4:]}
+    assert list(cells) == ["mAP@3", "ranking_loss", "P@1"]
+    for measure in ("mAP@3", "ranking_loss"):
+        mean = (ones[0]["metrics"][measure] + ones[1]["metrics"][measure]) / 2
+        assert cells[measure][1] == f"{mean:.4f}"
+        assert cells[measure][2] == f"{two['metrics'][measure]:.4f}"
+        assert cells[measure][-2:] == ["A", "better"]  # also where less is better
+    monkeypatch.setattr(sys, "argv", ["compare.py", str(tmp_path / "none"), str(two["folder"])])
+    with pytest.raises(SystemExit, match="no finished run in"):
+        runpy.run_path(str(ROOT / "scripts" / "compare.py"), run_name="__main__")
