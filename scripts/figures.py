@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+BUDGETS = ("paper", "small", "features", "smoke")
 KINDS = ("consistency", "ranks", "sensitivity_k", "sensitivity_warmup", "cases")
 # the paper's figures: what they show, and of which table
 FIGURES = {
@@ -32,7 +33,7 @@ def main() -> None:
     )
     parser.add_argument("figure", help=f"one of {', '.join([*FIGURES, *KINDS])}")
     parser.add_argument("--table", help="take the runs of this experiment")
-    parser.add_argument("--budget", default="paper", help="paper, small, features or smoke")
+    parser.add_argument("--budget", default="paper", choices=BUDGETS)
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
     parser.add_argument("--rows", nargs="+", help="the rows to draw, as the tables name them")
     parser.add_argument(

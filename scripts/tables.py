@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+BUDGETS = ("paper", "small", "features", "smoke")
 
 
 def main() -> None:
@@ -18,7 +19,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("table", help="one of the ten tables (see configs/experiment), or all")
-    parser.add_argument("--budget", default="paper", help="paper, small, features or smoke")
+    parser.add_argument("--budget", default="paper", choices=BUDGETS)
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
     parser.add_argument(
         "--paper", action="store_true", help="add the paper's values and ours minus them"

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+BUDGETS = ("paper", "small", "features", "smoke")
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("table", help="one of the ten tables, see configs/experiment")
-    parser.add_argument("--budget", default="paper", help="paper, small, features or smoke")
+    parser.add_argument("--budget", default="paper", choices=BUDGETS)
     parser.add_argument("--lr", nargs="+", default=["3e-4", "1e-3", "3e-3", "1e-2"])
     parser.add_argument("--warmup", nargs="+", default=["2", "4", "8"], help="E_w")
     parser.add_argument("--k", nargs="+", default=["3", "5", "8"], help="K")

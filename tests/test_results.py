@@ -6,9 +6,11 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from tests.made_up import write_run
 from tkpr import results
+from tkpr.losses import TKPR
 from tkpr.results import MEASURES
 
 TABLE = "voc2012_mlml_ranking_resnet50"
@@ -182,6 +184,19 @@ def test_oddities_are_true():
                 impossible = numbers.loc[row, f"P@{k}"] + 0.0005 < low
                 assert impossible == row.startswith("LL-")
         assert any(note.startswith("LL-R, LL-Ct, LL-Cp") for note in results.oddities(table))
+
+
+@pytest.mark.parametrize("alpha", [2, 3])
+def test_with_single_positives_the_alphas_are_one_loss(alpha):
+    """As a footnote of the tables with missing labels says."""
+    logits = torch.randn(6, 20, dtype=torch.float64)
+    targets = torch.eye(6, 20, dtype=torch.float64)
+    first = TKPR(alpha=1, k=5, surrogate="square", scores="sigmoid")(logits, targets)
+    other = TKPR(alpha=alpha, k=5, surrogate="square", scores="sigmoid")(logits, targets)
+    assert first.item() == pytest.approx(other.item() * (5 if alpha == 3 else 1), rel=1e-12)
+    for name in results.table_names():
+        same = any("alpha_3 = K" in note for note in results.oddities(name))
+        assert same == ("mlml" in name)
 
 
 def smallest_precision(histogram, k, recall):

@@ -171,6 +171,7 @@ def test_notes_name_what_is_missing_and_what_is_odd(table):
     notes = " ".join(table.notes)
     assert "Missing, not run yet: L_u2, L_u4, LSEP, TKML, TKPR_a3." in notes
     assert "not the paper's setting" in tables.BUDGETS["features"]
+    assert "alpha_1 = alpha_2 = 1 and alpha_3 = K" in notes  # one positive label per image
     odd = tables.collect([], "coco_mlc_sota_resnet101", "paper")
     assert "likely a misprint" in tables.to_markdown(odd)
     assert all(line["P@3"] == "–" for line in read_markdown(tables.to_markdown(odd)))

@@ -229,6 +229,8 @@ def beside_the_paper(times: pd.DataFrame) -> str:
             ]
             lines.append(_line([str(loss), *cells]))
         lines.append("")
+        if backbone == "none":
+            lines += ["The paper's times have four decimals, so its ratios here are coarse.", ""]
     return "\n".join(lines)
 
 
