@@ -82,10 +82,13 @@ def test_workers_of_the_loader_do_not_keep_the_lock(tmp_path):
     cfg = compose(*SMALL, folder=tmp_path)
     with claim(tmp_path, cfg) as mine:
         assert mine
+        told, tells = os.pipe()
         child = os.fork()
         if child == 0:
+            os.write(tells, b"here")
             time.sleep(60)
             os._exit(0)
+        assert os.read(told, 4) == b"here"
     try:
         with claim(tmp_path, cfg) as mine:
             assert mine
