@@ -97,10 +97,12 @@ def _check_shapes(
     logits: Tensor, targets: Tensor | LabelLists
 ) -> tuple[Tensor, Tensor | LabelLists]:
     """Check all but the values of the targets, lift the logits, make lists of sparse targets."""
-    if logits.ndim != 2 or 0 in logits.shape:
+    if logits.ndim != 2 or logits.numel() == 0:
         raise ValueError(f"logits must be [B, C] and not empty; got {tuple(logits.shape)}")
     if not logits.is_floating_point():
         raise ValueError(f"logits must be floating point; got {logits.dtype}")
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
     if isinstance(targets, Tensor):
         if targets.shape != logits.shape:
             raise ValueError(
@@ -109,11 +111,11 @@ def _check_shapes(
             )
         if targets.layout != torch.strided:
             targets = LabelLists.from_sparse(targets)
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)), targets
+    return logits, targets
 
 
 def _values_are_checked(targets: Tensor) -> bool:
-    return targets.device.type == "cpu" and not torch.compiler.is_compiling()
+    return targets.is_cpu and not torch.compiler.is_compiling()
 
 
 def _refuse_values(wrong: Tensor) -> NoReturn:

@@ -62,7 +62,7 @@ SURROGATES: dict[str, Callable[[Tensor], Tensor]] = {
 SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
     "square": lambda margin: 2 * (margin - 1),
     "exponential": lambda margin: -exponential(margin) * (margin >= _lowest_margin(margin.dtype)),
-    "logistic": lambda margin: -torch.sigmoid(-margin),
+    "logistic": lambda margin: torch.sigmoid(-margin).neg_(),
 }
 
 

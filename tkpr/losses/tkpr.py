@@ -112,7 +112,7 @@ class _TopPairs(torch.autograd.Function):
 
     their sum where a relevant label is among the K+1 largest. At the logits it is dL/ds for raw
     scores, s (1 - s) dL/ds for the sigmoid and s (dL/ds - sum_j s_j dL/ds_j) for the softmax, the
-    only one that computes with all C labels.
+    only one whose gradient reaches all C labels.
     """
 
     @staticmethod
@@ -134,14 +134,14 @@ class _TopPairs(torch.autograd.Function):
         margins = own_scores - top_scores.index_select(0, rows)
         ctx.save_for_backward(scores, entries, rows, divisors, own_scores, top, top_scores, margins)
         ctx.normalise, ctx.slope = normalise, slope
-        return (surrogate(margins) / divisors).sum()
+        return surrogate(margins).div_(divisors).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient at the logits."""
         scores, entries, rows, divisors, own_scores, top, top_scores, margins = ctx.saved_tensors
-        slopes = ctx.slope(margins) * (grad / divisors)
+        slopes = ctx.slope(margins).mul_(grad / divisors)
         own = slopes.sum(1, keepdim=True)
         others = torch.zeros_like(top_scores).index_add_(0, rows, slopes, alpha=-1)
         if ctx.normalise == "sigmoid":
