@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="tiny and inexact, to see it run")
     parser.add_argument("--output", type=Path, default=Path("runs/bench/trainer.json"))
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if arguments.quick:
         arguments.overrides += SMALL
         arguments.steps, arguments.rounds, arguments.epochs = 2, 1, 1

@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path, help="write the measures to this JSON file")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
 
     from tkpr import atomic
     from tkpr.finished import load_model, predict, reconfigure

@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument(
         "overrides", nargs="*", help="cases on features: dataset=... for the images"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
 
     from tkpr.figures.style import save
     from tkpr.results import load_runs, of_table

@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--no-significance", action="store_true", help="no bootstrap: quicker")
     parser.add_argument("--dry-run", action="store_true", help="list the runs that it takes")
     parser.add_argument("overrides", nargs="*", help="for --dry-run, such as split.limit=100")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
 
     from tkpr.results import table_names
 

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
     parser.add_argument("--dry-run", action="store_true", help="print the commands of the search")
     parser.add_argument("overrides", nargs="*", help="further words for train.py")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
 
     from tkpr.plan import plan
 

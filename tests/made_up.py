@@ -34,6 +34,7 @@ def write_run(root, row, *, skill, seed=0, targets=None, table="", budget="smoke
         "split": {"holdout": 0.0, "limit": None},
         "trainer": {"epochs": 5, "warmup_epochs": 2},
         "loss": {"k": 5},
+        "warmup": {},
         "dataset": {"_target_": "tkpr.data.features.load_features", "train_split": "train"},
     }
     for key, value in settings.items():

@@ -84,6 +84,15 @@ def test_consistency_figure_shows_the_mean_of_the_seeds(rows, after_warmup):
     assert_readable(figure)
 
 
+def test_the_end_of_the_warm_up_is_drawn_where_another_loss_takes_over(tmp_path):
+    write_run(tmp_path, "TKPR_a2", skill=3)
+    write_run(tmp_path, "L_rank", skill=3, warmup={"k": 5})
+    for run in load_runs(tmp_path):
+        panel = consistency.draw({run.row: [run]}).axes[0]
+        told = [text.get_text() for text in panel.texts]
+        assert told == (["warm-up ends"] if run.row == "TKPR_a2" else [])
+
+
 def test_shares_of_ranks(rows):
     for group in rows.values():
         shares = ranks.rank_shares(group, last=3)
@@ -273,6 +282,12 @@ def test_script(folder, tmp_path, monkeypatch, capsys, figure):
     script(monkeypatch, capsys, *words)
     name = f"{figure}-{TABLE}-smoke"
     assert sorted(file.name for file in tmp_path.iterdir()) == [f"{name}.pdf", f"{name}.png"]
+
+
+def test_settings_may_follow_options(folder, tmp_path, monkeypatch, capsys):
+    words = ["cases", "--table", TABLE, "--budget", "smoke", "--runs", folder, "--output", tmp_path]
+    script(monkeypatch, capsys, *words, "dataset.seed=0")
+    assert (tmp_path / f"cases-{TABLE}-smoke.png").is_file()
 
 
 def test_script_says_what_is_missing(folder, monkeypatch, capsys):

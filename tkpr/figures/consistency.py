@@ -102,15 +102,20 @@ def draw(
                 markevery=max(1, len(normal) // 10),
                 label=shown(name),
             )
-        if 0 < warmup(runs[0]) < len(curves) and not after_warmup:
+        config = runs[0].config
+        if (
+            0 < warmup(runs[0]) < len(curves)
+            and config["warmup"] != config["loss"]
+            and not after_warmup
+        ):
             panel.axvline(warmup(runs[0]) + 0.5, color="#555555", linewidth=0.9)
             panel.annotate(
                 "warm-up ends",
-                (warmup(runs[0]) + 0.5, 0.5),
-                xytext=(-2, 0),
+                (warmup(runs[0]) + 0.5, 0.25),
+                xytext=(2, 0),
                 textcoords="offset points",
                 rotation=90,
-                ha="right",
+                ha="left",
                 va="center",
                 fontsize=7,
                 color="#555555",
