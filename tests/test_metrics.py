@@ -1,6 +1,7 @@
 """The measures against other libraries' stored values, scikit-learn, and plain loops."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -408,3 +409,13 @@ def test_a_score_that_is_not_finite_is_named_by_its_place(monkeypatch):
     for measure in (metrics.ranking_loss, metrics.mean_average_precision):
         with pytest.raises(ValueError, match="finite; got -inf in row 7, column 1"):
             measure(scores, np.zeros((9, 3)))
+
+
+def test_one_row_without_its_brackets_is_refused_before_it_is_turned():
+    """Torch warns where one turns a vector; the shape is looked at first."""
+    row = torch.tensor([1.0, 0.0, 1.0])
+    for scores, targets in ((row, row), (row[None], row), (row, row[None])):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(ValueError, match=r"must (be \[B, C\]|have the shape)"):
+                metrics.mean_average_precision(scores, targets)
