@@ -1,5 +1,6 @@
 """The answer to --help: every group with its options, a line each, read from the YAML files."""
 
+import re
 from pathlib import Path
 
 USAGE = """\
@@ -42,11 +43,10 @@ def first_comment(file: Path) -> str:
 def defaults(text: str) -> dict[str, str]:
     r"""Return the group choices of a primary configuration.
 
-    >>> defaults("defaults:\n  - loss: tkpr_a2\n  - _self_ # no group\n")
-    {'loss': 'tkpr_a2'}
+    >>> defaults("defaults:\n  - loss: tkpr_a2\n  - _self_\n  - model: tiny  # a comment\n")
+    {'loss': 'tkpr_a2', 'model': 'tiny'}
     """
-    words = [line.split() for line in text.splitlines() if line.startswith("  - ")]
-    return {group.rstrip(":"): option for _, group, option, *_ in words if group.endswith(":")}
+    return dict(re.findall(r"^  - (\S+): (\S+)", text, flags=re.MULTILINE))
 
 
 def indented(file: Path, prefix: str) -> list[str]:

@@ -50,16 +50,20 @@ def draw(path: Path, present: np.ndarray) -> None:
     image.save(path, quality=90)
 
 
-def make_coco(folder: Path, year: int = 2014) -> Path:
+CATEGORIES = {"person": 1, "car": 3, "dog": 18, "cat": 17, "bottle": 44}
+
+
+def make_coco(folder: Path, year: int = 2014, names: dict[str, int] = CATEGORIES) -> Path:
     """Write a COCO folder: 5 categories, and in each split one image more, without annotation."""
-    categories = [(1, "person"), (3, "car"), (18, "dog"), (17, "cat"), (44, "bottle")]
+    categories, classes = [(number, name) for name, number in names.items()], len(names)
     for split, count in (("train", TRAIN), ("val", TEST)):
-        targets = np.vstack([labels(count, 5, seed=count), np.zeros((1, 5), dtype=np.uint8)])
+        nothing = np.zeros((1, classes), dtype=np.uint8)
+        targets = np.vstack([labels(count, classes, seed=count), nothing])
         # numbers of different length, so that their order as strings is another one
         numbers = [7 * row + 5 for row in range(count + 1)]
         prefix = f"COCO_{split}2014_" if year == 2014 else ""
-        names = [f"{prefix}{number:012d}.jpg" for number in numbers]
-        for name, row in zip(names, targets, strict=True):
+        images = [f"{prefix}{number:012d}.jpg" for number in numbers]
+        for name, row in zip(images, targets, strict=True):
             draw(folder / f"{split}{year}" / name, row)
         annotations = [
             {
@@ -77,7 +81,7 @@ def make_coco(folder: Path, year: int = 2014) -> Path:
         content = {
             "images": [
                 {"id": number, "file_name": name, "width": 64, "height": 48}
-                for number, name in zip(numbers, names, strict=True)
+                for number, name in zip(numbers, images, strict=True)
             ],
             "annotations": annotations,
             "categories": [{"id": number, "name": name} for number, name in categories],
@@ -161,10 +165,15 @@ def make_nuswide(folder: Path, version: str = "lists") -> Path:
     return folder
 
 
-def make_csv(folder: Path, *, per_class: bool = False, split: bool = True) -> Path:
+def make_csv(
+    folder: Path,
+    *,
+    per_class: bool = False,
+    split: bool = True,
+    classes: tuple[str, ...] = ("cat", "dog", "old car", "tree"),
+) -> Path:
     """Write ``labels.csv`` and images: a column of names, or one 0/1 column per class."""
-    classes = ["cat", "dog", "old car", "tree"]
-    targets = labels(TRAIN + TEST, 4, seed=0)
+    targets = labels(TRAIN + TEST, len(classes), seed=0)
     header = ["image", *(classes if per_class else ["labels"]), *(["split"] if split else [])]
     rows = [header]
     for number, row in enumerate(targets):
