@@ -321,7 +321,7 @@ def test_help_lists_every_option_without_loading_torch(tmp_path):
     done = command("-X", "importtime", ROOT / "train.py", "--help", cwd=tmp_path)
     for name in LOSSES:
         assert f" {name} " in done.stdout
-    assert "trainer.epochs=16" in done.stdout
+    assert "trainer.epochs=18" in done.stdout
     assert "torch" not in done.stderr
 
 
