@@ -2,14 +2,18 @@
 
 import runpy
 import sys
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 
+import hydra
 import numpy as np
 import pandas as pd
 import pytest
+from omegaconf import OmegaConf
 from PIL import Image
 
+from tests.data.miniature import make_csv
 from tests.made_up import labels, predictions, write_run
 from tkpr.data.mosaic import load_mosaic
 from tkpr.figures import cases, consistency, ranks, sensitivity
@@ -234,6 +238,22 @@ def test_cases_without_images_show_the_id(rows):
     chosen = cases.choose(runs, count=2)
     figure = cases.draw(chosen, {}, list(runs))
     assert figure.axes[0].texts[0].get_text() == f"image\n{chosen.chosen[0].id}"
+
+
+def test_cases_find_image_files(rows, tmp_path):
+    """With all settings of a data set on disk, and with those that the user names instead."""
+    make_csv(tmp_path)
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        words = ["dataset=csv", f"dataset.root={tmp_path}"]
+        named = hydra.compose("train", words).dataset
+    run = rows["TKPR_a2"][0]
+    stored = replace(
+        run, config=run.config | {"dataset": OmegaConf.to_container(named, resolve=True)}
+    )
+    for images in (cases.pictures(stored), cases.pictures(run, named)):
+        assert len(images) == 18
+        split, row = images["03"]
+        assert split.inputs[row] == tmp_path / "photos" / "03.jpg"
 
 
 def test_a_foreign_data_set_is_not_built(rows):

@@ -1,6 +1,7 @@
 """Finished runs: their settings, predictions and models, read without running foreign code."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,15 @@ from torch import nn
 from tkpr.config import build
 from tkpr.data.assemble import loader
 
-TRUSTED = ("tkpr.", "torch.", "torchvision.", "timm.")
+PACKAGES = ("tkpr.", "torch.", "torchvision.", "timm.")
+# what stored settings may build: our own parts, and networks of torch and its family. Not all that
+# can be reached through them: torch.hub.load or tkpr.run.subprocess.run would run anything
+TRUSTED = re.compile(
+    r"tkpr\.(losses|models|schedules)(\.\w+)+"
+    r"|tkpr\.data\.(\w+\.load_\w+|labels\.(full|partial|single_positive)|transforms\.\w+)"
+    r"|torch\.(nn|optim)(\.\w+)+|torchvision\.(models|transforms)(\.\w+)+"
+    r"|timm\.(models\._factory\.create_model|(layers|optim)(\.\w+)+)"
+)
 
 
 @dataclass(frozen=True)
@@ -63,16 +72,40 @@ def model_facts(input_shape: tuple[int, ...], num_classes: int) -> dict[str, Any
 
 
 def check_targets(cfg: Any, source: Path) -> None:
-    """Refuse settings that would build anything but our own, torch's or timm's objects."""
-    if OmegaConf.is_dict(cfg):
-        target = cfg.get("_target_")
-        if target is not None and not str(target).startswith(TRUSTED):
-            raise ValueError(f"{source} is refused: its settings name the foreign object {target}")
-        for key in cfg:
-            check_targets(cfg._get_node(key), source)
-    elif OmegaConf.is_list(cfg):
-        for item in cfg:
+    """Refuse settings that would build anything but our own parts, torch's or timm's.
+
+    Args:
+        cfg: the settings as they were stored, or a part of them.
+        source: where they come from.
+    """
+    tree = OmegaConf.to_container(cfg, resolve=False) if OmegaConf.is_config(cfg) else cfg
+    if isinstance(tree, dict):
+        if "_target_" in tree and not trusted(str(tree["_target_"])):
+            raise ValueError(
+                f"{source} is refused: its settings name the foreign object {tree['_target_']}"
+            )
+        tree = [*tree, *tree.values()]
+    if isinstance(tree, list):
+        for item in tree:
             check_targets(item, source)
+    elif isinstance(tree, str) and "${" in tree:  # could be replaced by an object after this check
+        raise ValueError(f"{source} is refused: its settings hold the formula {tree}")
+
+
+def trusted(name: str) -> bool:
+    """Whether an object may be built for a file from others: by where it is at home, not its alias.
+
+    >>> trusted("torch.optim.Adam"), trusted("torch.hub.load"), trusted("tkpr.run.subprocess.run")
+    (True, False, False)
+    """
+    if not name.startswith(PACKAGES):  # not even imported
+        return False
+    try:
+        found = hydra.utils.get_object(name)
+    except (ImportError, AttributeError, ValueError):
+        return False
+    home = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
+    return TRUSTED.fullmatch(".".join(map(str, home))) is not None
 
 
 def load_predictions(folder: Path) -> dict[str, np.ndarray]:

@@ -4,19 +4,23 @@ import ast
 import io
 import json
 import pickle
+import re
 import zipfile
 from pathlib import Path
 
+import hydra
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
+from safetensors.torch import save_file
 
 from tests.data.miniature import load, make_arff, make_coco, make_csv, make_nuswide, make_voc
 from tests.runs import SMALL, train
 from tkpr import checkpoint
 from tkpr.data.features import load_features
 from tkpr.data.labels import fix
-from tkpr.finished import load_predictions
+from tkpr.finished import load_model, load_predictions, trusted
 from tkpr.models.backbone import read_weights
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +112,54 @@ def test_malicious_observed_labels_are_refused(proof, tmp_path):
     with pytest.raises(ValueError, match=r"observed_labels\.npz cannot be read"):
         fix(file, np.ones((1, 2), dtype=np.uint8), ["a"])
     assert not proof.exists()
+
+
+# Hydra itself refuses some of them, by a list of what is known to be dangerous
+WRITE = {"_target_": "torch.save", "obj": 1, "f": "PROOF"}
+OBJECTS = {
+    "that writes a file": WRITE,
+    "deep inside": {"_target_": "tkpr.models.tiny.tiny", "width": [{"depth": WRITE}]},
+    "by a formula": "${oc.create:{_target_:torch.save,obj:1,f:'PROOF'}}",
+    "a formula as a key": {"_target_": "tkpr.models.tiny.tiny", "${oc.env:HOME}": 8},
+    "of ours that writes": {"_target_": "tkpr.data.features.save_features"},
+    "through one of our modules": {"_target_": "tkpr.run.subprocess.run", "args": ["touch"]},
+    "through a module of torch": {"_target_": "torch.os.system", "command": "touch PROOF"},
+    "code from the internet": {"_target_": "torch.hub.load", "repo_or_dir": "PROOF", "model": "x"},
+    "pickles from the internet": {"_target_": "timm.models.load_state_dict_from_hf"},
+}
+
+
+def in_place_of_the_model(settings, proof):
+    """The settings of a run with another object for its model."""
+    told = json.loads(json.dumps(settings).replace("PROOF", str(proof)))
+    return OmegaConf.to_yaml(OmegaConf.create({"model": told, "trainer": {"epochs": 1}}))
+
+
+@pytest.mark.parametrize("settings", OBJECTS.values(), ids=OBJECTS)
+def test_settings_in_a_file_of_weights_build_nothing_foreign(settings, proof, tmp_path):
+    about = {"class_names": '["a", "b"]', "input_shape": "[3, 32, 32]"}
+    about["config"] = in_place_of_the_model(settings, proof)
+    save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors", about)
+    with pytest.raises(ValueError, match=r"model\.safetensors is refused: its settings"):
+        load_model(tmp_path / "model.safetensors")
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize("name", ["that writes a file", "by a formula"])
+def test_such_settings_work_where_they_are_trusted(name, proof):
+    """Else the test above would show nothing."""
+    cfg = OmegaConf.create(in_place_of_the_model(OBJECTS[name], proof))
+    hydra.utils.instantiate(cfg.model)
+    assert proof.exists()
+
+
+def test_all_that_our_own_settings_name_is_trusted():
+    files = sorted(ROOT.glob("configs/**/*.yaml"))
+    names = {name for file in files for name in re.findall(r"_target_: (\S+)", file.read_text())}
+    assert len(names) > 30
+    assert all(map(trusted, names))
+    assert trusted("timm.create_model")
+    assert trusted("torchvision.models.resnet18")
 
 
 ESCAPES = [

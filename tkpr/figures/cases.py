@@ -16,7 +16,7 @@ import torch
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
-from tkpr.config import build
+from tkpr.config import build_dataset
 from tkpr.data.core import Split
 from tkpr.data.images import read_image
 from tkpr.figures.style import shown
@@ -96,11 +96,12 @@ def pictures(run: Run, dataset: Any = None) -> dict[str, Any]:
         run: whose data set to read.
         dataset: the settings of another data set with the same images, for runs on features.
     """
-    cfg = OmegaConf.create(run.config["dataset"]) if dataset is None else dataset
-    check_targets(cfg, run.folder)
-    if "train_split" in cfg:
+    if dataset is None:
+        dataset = OmegaConf.create(run.config["dataset"])
+        check_targets(dataset, run.folder)
+    if "train_split" in dataset:
         return {}
-    data = build(cfg)
+    data = build_dataset(dataset)
     return {
         PurePath(name).stem: (split, row)
         for split in (data.test, data.train)
