@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from lightning_fabric import Fabric
@@ -63,6 +64,7 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         seed_everything(cfg.seed)
         data = build_data(cfg, folder)
         trainer = Trainer(cfg, fabric, data, build_model(cfg, data), folder)
+        check_fit(trainer)
         start = time.monotonic()
         trainer.fit()
         logits = trainer.predict(data.test).numpy()
@@ -92,6 +94,8 @@ def launch(cfg: DictConfig) -> Fabric:
         precision=cfg.trainer.precision,
     )
     fabric.launch()
+    if not fabric.is_global_zero:  # one process tells what all of them do; errors are told by each
+        logging.getLogger("tkpr").setLevel(logging.ERROR)
     return fabric
 
 
@@ -122,6 +126,24 @@ def check(cfg: DictConfig) -> None:
         raise ValueError("trainer.report=ema needs trainer.ema_decay, for instance 0.9997")
     if cfg.trainer.report not in ("raw", "ema"):
         raise ValueError(f"trainer.report must be raw or ema; got {cfg.trainer.report!r}")
+
+
+def check_fit(trainer: Trainer) -> None:
+    """Refuse settings that do not fit the data now, not after the first epoch or the warm-up."""
+    settings, classes = trainer.settings, len(trainer.data.class_names)
+    if max(settings.ks) > classes:
+        raise ValueError(
+            f"trainer.ks={settings.ks} asks for more labels than the {classes} of the data set: "
+            f"set for instance 'trainer.ks=[1,{classes}]'"
+        )
+    targets = torch.from_numpy(trainer.data.train_targets[:1]).float()
+    sample = (torch.zeros_like(targets), targets, torch.zeros(1, dtype=torch.long))
+    for name, loss in zip(("warmup", "loss"), trainer.losses, strict=True):
+        if name == "loss" or settings.warmup_epochs:
+            try:
+                loss.eval()(*trainer.fabric.to_device(sample))
+            except ValueError as error:
+                raise ValueError(f"{name} does not fit the data set: {error}") from error
 
 
 @contextlib.contextmanager

@@ -92,6 +92,8 @@ class Trainer:
         self.epoch = 0
         self.step, self.total_loss = 0, 0.0  # of the epoch under way
         self.asked_to_stop, self.last_save = False, time.monotonic()
+        # steps since processes compared notes, steps until they should, and when they did
+        self.alone, self.most_alone, self.last_notes = 0, 1, time.monotonic()
         self.history: list[dict[str, float]] = []
         self.reported: dict[int, Tensor] = {}  # which unreadable images were named, per data set
         saved = checkpoint.load(folder)
@@ -114,7 +116,9 @@ class Trainer:
             if self.ema:
                 self.ema.load_state_dict(saved["ema"])
             self.epoch, self.history = saved["epoch"], saved["history"]
-            self.step, self.total_loss = saved["step"], saved["total_loss"]
+            self.step, totals = saved["step"], saved["total_loss"]
+            same = len(totals) == fabric.world_size
+            self.total_loss = totals[fabric.global_rank] if same else sum(totals) / len(totals)
             for part, rows in zip((data.train, data.test), saved["unreadable"], strict=True):
                 part.unreadable[rows] = True
             log.info("resuming after epoch %d, step %d", self.epoch, self.step)
@@ -195,6 +199,8 @@ class Trainer:
         start, first = time.monotonic(), self.step
         bar = self.progress(self.loader, f"epoch {epoch + 1}/{settings.epochs}")
         for inputs, targets, index in self.on_device(bar):
+            if self.step + 1 == self.steps:  # it may repeat samples that other processes have had
+                self.merge_losses()
             seed_torch(hash((seed, epoch, fabric.global_rank, self.step)) % 2**63)
             self.step += 1
             update = self.step % settings.accumulate == 0 or self.step == self.steps
@@ -251,6 +257,9 @@ class Trainer:
         """
         use_ema = self.settings.report == "ema" if ema is None else ema
         model = self.ema.module if use_ema and self.ema else self.model
+        if use_ema and self.ema and self.fabric.world_size > 1:
+            for buffer in model.buffers():  # batch statistics: DDP shares those of the model only
+                torch.distributed.broadcast(buffer, src=0)
         model.eval()
         logits = torch.zeros(len(dataset), len(self.data.class_names), device=self.fabric.device)
         for inputs, _, index in self.on_device(self.batches(dataset, shuffle=False)):
@@ -267,9 +276,10 @@ class Trainer:
         parts = (self.data.train, self.data.test)
         for part in parts:
             self.share_unreadable(part)
+        totals = [self.total_loss]
         if self.fabric.world_size > 1:
-            total = self.all_reduce_sum(torch.tensor(self.total_loss))
-            self.total_loss = total.item() / self.fabric.world_size
+            totals *= self.fabric.world_size
+            torch.distributed.all_gather_object(totals, self.total_loss)
         if self.fabric.is_global_zero:
             state = {
                 "model": self.module.state_dict(),
@@ -280,7 +290,7 @@ class Trainer:
                 "precision": self.fabric.strategy.precision.state_dict(),
                 "epoch": self.epoch,
                 "step": self.step,
-                "total_loss": self.total_loss,
+                "total_loss": totals,
                 "unreadable": [part.unreadable.nonzero().flatten() for part in parts],
                 "history": self.history,
             }
@@ -295,14 +305,19 @@ class Trainer:
     def pause_if_asked(self) -> None:
         """Save now and then within long epochs; after a SIGTERM save and stop.
 
-        Several processes compare notes every 20 steps, so that they do it at the same one.
+        Several processes compare notes about once a second, so that they do it at the same step:
+        torchrun and Slurm wait half a minute before they kill.
         """
         stop = float(self.asked_to_stop)
         late = float(time.monotonic() - self.last_save > 60 * self.settings.checkpoint_minutes)
         if self.fabric.world_size > 1:
-            if self.step % 20:
+            self.alone += 1
+            if self.step and self.alone < self.most_alone:
                 return
-            stop, late = self.all_reduce_sum(torch.tensor([stop, late])).tolist()
+            seconds = time.monotonic() - self.last_notes
+            stop, late, seconds = self.all_reduce_sum(torch.tensor([stop, late, seconds])).tolist()
+            self.most_alone = max(1, int(self.alone * self.fabric.world_size / seconds))
+            self.alone, self.last_notes = 0, time.monotonic()
         if (stop or late) and self.step:
             self.save()
             log.info("saved after epoch %d, step %d", self.epoch, self.step)

@@ -116,8 +116,8 @@ def test_the_batch_behind_a_loss_that_is_not_finite_reproduces_it(tmp_path, monk
     forward, calls = TKPR.forward, []
 
     def overflow(self, logits, targets, index=None):
-        calls.append(1)
-        return forward(self, logits, targets, index) / (0.0 if len(calls) == 8 else 1.0)
+        calls.append(self.training)  # it is tried out before
+        return forward(self, logits, targets, index) / (0.0 if sum(calls) == 8 else 1.0)
 
     monkeypatch.setattr(TKPR, "forward", overflow)
     settings = [*SMALL, "trainer.warmup_epochs=0", "trainer.epochs=3", "loss=tkpr_a2"]
@@ -152,3 +152,19 @@ def test_weights_that_are_not_finite_never_reach_a_checkpoint(tmp_path, monkeypa
     state = checkpoint.load(tmp_path)
     assert state["epoch"] == 1
     assert all(value.isfinite().all() for value in state["model"].values())
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["loss.k=4"], r"loss does not fit the data set: k \+ 1 may not exceed .* 4; got k = 4"),
+        (["loss@warmup=tkml"], "warmup does not fit the data set: k .* got k = 5"),
+        (["trainer.ks=[3,5]"], r"trainer.ks=\[3, 5\] asks for more labels than the 4"),
+    ],
+)
+def test_few_classes_are_noticed_before_the_first_epoch(words, answer, photos, tmp_path):
+    settings = [*on_photos(photos.parent), "trainer.warmup_epochs=3", *words]
+    with pytest.raises(ValueError, match=answer):
+        train(*settings, folder=tmp_path / "run")
+    assert not checkpoint.path(tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "metrics.csv").exists()

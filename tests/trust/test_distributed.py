@@ -1,6 +1,7 @@
 """Several processes compute what one computes, and none waits for the dead."""
 
 import csv
+import json
 import os
 import signal
 import time
@@ -8,11 +9,12 @@ import time
 import pytest
 import torch
 
-from tests.data.miniature import make_arff
+from tests.data.miniature import make_arff, make_csv
 from tests.runs import SMALL, train
 from tests.trust.processes import ROOT, finish, metrics, start
 from tkpr import checkpoint
-from tkpr.finished import load_predictions
+from tkpr.finished import load_model, load_predictions, predict
+from tkpr.run import build_data
 
 pytestmark = pytest.mark.slow
 
@@ -102,6 +104,15 @@ def test_losses_with_a_state_per_sample(method, tmp_path):
         assert (state["labels"] < 0).any()
 
 
+def wait_for(file, agent):
+    """Wait until a run has written a file."""
+    end = time.monotonic() + 300
+    while not file.exists():
+        assert agent.poll() is None, finish(agent)
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 def children(pid):
     """The processes that a process has started."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
@@ -110,11 +121,7 @@ def children(pid):
 
 def kill_a_rank(agent, folder):
     """Kill one training process after the first checkpoint."""
-    end = time.monotonic() + 300
-    while not (folder / "last.ckpt").exists():
-        assert agent.poll() is None, finish(agent)
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for(folder / "last.ckpt", agent)
     os.kill(children(agent.pid)[-1], signal.SIGKILL)
 
 
@@ -159,3 +166,99 @@ def test_devices_from_the_command_line_share_the_work(tmp_path):
     code, said = finish(start(*words, f"run_dir={tmp_path / 'cut'}"))
     assert code == 0, said
     assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+
+
+# 601 samples do not divide by 2: the last batch of an epoch repeats one
+MANY = [word for word in LONG if "train_size" not in word] + ["dataset.train_size=601"]
+STOPPED = {
+    "tkpr": ["trainer.num_workers=1", "trainer.ema_decay=0.9", "trainer.report=ema"],
+    # so many corrections that the repeated sample gets some
+    "ll_cp": [*METHODS["ll_cp"][:2], "+loss.delta_rel=0.3", "trainer.warmup_epochs=0"],
+}
+
+
+@pytest.mark.parametrize("method", STOPPED)
+def test_sigterm_saves_and_the_same_command_goes_on(method, tmp_path):
+    """Stopped in mid-epoch, by torchrun, which tells the loader's workers as well."""
+    words = [*MANY, *STOPPED[method], "trainer.checkpoint_minutes=30"]
+    code, said = finish(torchrun(2, *words, f"run_dir={tmp_path / 'whole'}"))
+    assert code == 0, said
+    agent = torchrun(2, *words, f"run_dir={tmp_path / 'run'}")
+    wait_for(tmp_path / "run" / "last.ckpt", agent)  # after the first epoch
+    time.sleep(0.3)
+    agent.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    code, said = finish(agent)
+    assert code != 0
+    assert time.monotonic() - begin < 25, said  # of itself: torchrun kills after 30 seconds
+    assert said.count("stopped by SIGTERM: the same command goes on from here") == 1, said
+    assert "error: " not in said
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    assert checkpoint.load(tmp_path / "run")["step"] > 0
+    code, said = finish(torchrun(2, *words, f"run_dir={tmp_path / 'run'}"))
+    assert code == 0, said
+    assert said.count("resuming after epoch") == 1, said
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+    one, other = (checkpoint.load(tmp_path / name) for name in ("whole", "run"))
+    for key, value in (one["model"] | one["losses"][1]).items():
+        assert torch.equal(value, (other["model"] | other["losses"][1])[key]), key
+    if method == "ll_cp":
+        assert one["losses"][1]["corrections"].any()
+
+
+def test_averaged_weights_are_tested_as_they_are_saved(tmp_path):
+    """Batch statistics differ between processes; the averaged model has those of the first."""
+    words = [*SMALL, "trainer.epochs=2", "trainer.ema_decay=0.5", "trainer.report=ema"]
+    code, said = finish(torchrun(2, *words, f"run_dir={tmp_path}"))
+    assert code == 0, said
+    trained = load_model(tmp_path)
+    data = build_data(trained.cfg)
+    logits = predict(trained.model, data.test, data.finish, batch_size=8, device="cpu")
+    assert abs(logits - load_predictions(tmp_path)["logits"]).max() < 1e-5
+
+
+def test_a_silent_process_is_not_waited_for(tmp_path):
+    """One of two is halted: it neither dies nor answers."""
+    words = [*LONG, "trainer.timeout_minutes=0.25"]
+    agent = torchrun(2, *words, f"run_dir={tmp_path}")
+    wait_for(tmp_path / "last.ckpt", agent)
+    halted = children(agent.pid)[-1]
+    os.kill(halted, signal.SIGSTOP)
+    begin = time.monotonic()
+    code, said = finish(agent)
+    assert code != 0
+    assert time.monotonic() - begin < 15 + 30 + 30  # the time-out, torchrun's patience, a margin
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, said
+    assert "process 0 of 2 has lost another one" in errors[0]
+    assert "the same command goes on from the last checkpoint" in errors[0]
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_a_sweep_by_torchrun(tmp_path):
+    """The same processes train one run after the other; train.py alone cannot, and says so."""
+    words = ["-m", "loss=bce,tkpr_a2", *SMALL, "trainer.epochs=1", f"hydra.sweep.dir={tmp_path}"]
+    words += [f"run_dir={tmp_path}/${{hydra:runtime.choices.loss}}"]
+    code, said = finish(start(*words, "trainer.devices=2"))
+    assert code == 1
+    assert "must be started by torchrun: torchrun --standalone --nproc-per-node=2" in said
+    code, said = finish(torchrun(2, *words))
+    assert code == 0, said
+    assert said.count("2 processes share the work") == 2, said
+    assert all((tmp_path / name / "metrics.json").exists() for name in ("bce", "tkpr_a2"))
+
+
+def test_an_unreadable_image_is_named_and_counted_once(tmp_path):
+    """One process finds it, all leave it out, one says so."""
+    make_csv(tmp_path / "data")
+    (tmp_path / "data" / "photos" / "03.jpg").write_bytes(b"not a picture")
+    words = ["dataset=csv", f"dataset.root={tmp_path / 'data'}", "dataset.on_error=skip"]
+    words += ["model=tiny", "model.width=8", "transform=small", "transform.size=32", "loss.k=2"]
+    words += ["trainer.ks=[1,2]", "trainer.monitor=mAP@1", "trainer.batch_size=3"]
+    words += ["trainer.epochs=2", "trainer.warmup_epochs=0", "trainer.accelerator=cpu"]
+    code, said = finish(torchrun(2, *words, f"run_dir={tmp_path / 'run'}"))
+    assert code == 0, said
+    assert said.count("left out, because it cannot be read: photos/03.jpg") == 1, said
+    counts = json.loads((tmp_path / "run" / "metrics.json").read_text())["counts"]
+    assert (counts["train_unreadable"], counts["test_unreadable"]) == (1, 0)

@@ -174,10 +174,10 @@ LONG += ["dataset.train_size=1000", "trainer.checkpoint_minutes=0.02"]
 @pytest.mark.slow
 def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
     assert finish(start(*LONG, f"run_dir={tmp_path / 'whole'}"))[0] == 0
-    words = [*LONG, f"run_dir={tmp_path / 'run'}"]
-    process = start(*words)
+    words = [*LONG, "trainer.num_workers=2", f"run_dir={tmp_path / 'run'}"]
+    process = start(*words, start_new_session=True)
     wait_for(tmp_path / "run" / "last.ckpt", process)
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)  # to the loader's workers as well, as Slurm does
     code, said = finish(process)
     assert code == 143, said
     assert "stopped by SIGTERM: the same command goes on from here" in said

@@ -1,5 +1,6 @@
 """From a data set on disk to the batches of the trainer."""
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,7 +166,13 @@ def loader(
         pin_memory=pin_memory,
         drop_last=drop_last,
         persistent_workers=num_workers > 0,
+        worker_init_fn=_ignore_sigterm,
     )
+
+
+def _ignore_sigterm(_: int) -> None:
+    """Leave it to the main process to stop: clusters and torchrun send SIGTERM to workers, too."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _as_it_is(batch: Any) -> Any:
