@@ -186,15 +186,21 @@ class Accepted(Exception):
     """Raised where a script would go on to work."""
 
 
-def accepts(command, monkeypatch):
-    """Let a script read its arguments, and nothing more."""
-    parse = argparse.ArgumentParser.parse_args
+def and_stop(parse):
+    """Read the arguments with ``parse`` and go no further."""
 
-    def parse_and_stop(self, *arguments, **options):
-        parse(self, *arguments, **options)
+    def parse_and_stop(parser):
+        parse(parser)
         raise Accepted
 
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
+    return parse_and_stop
+
+
+def accepts(command, monkeypatch):
+    """Let a script read its arguments, and nothing more."""
+    parser = argparse.ArgumentParser
+    for name in ("parse_args", "parse_intermixed_args"):
+        monkeypatch.setattr(parser, name, and_stop(getattr(parser, name)))
     monkeypatch.setattr(sys, "argv", [command.script, *command.arguments])
     try:
         runpy.run_path(str(ROOT / command.script), run_name="__main__")
@@ -206,8 +212,9 @@ def accepts(command, monkeypatch):
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if one.script], ids=str)
-def test_the_words_are_accepted(command, monkeypatch, capsys):
+def test_the_words_are_accepted(command, tmp_path, monkeypatch, capsys):
     """Settings are composed, arguments read; nothing is trained."""
+    monkeypatch.chdir(tmp_path)
     skip_without_extra(str(command))
     if command.program == "torchrun":
         told = get_args_parser().parse_args(list(command.words[1:]))
