@@ -15,7 +15,18 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from torch.distributed.run import get_args_parser
 
-from tests.readme import EXTRAS, PROGRAMS, ROOT, Clone, blocks, commands, extras, split
+from tests.readme import (
+    EXTRAS,
+    FENCE,
+    PROGRAMS,
+    ROOT,
+    TEXT,
+    Clone,
+    blocks,
+    commands,
+    extras,
+    split,
+)
 
 CI = (ROOT / ".ci" / "run").read_text()
 COMMANDS = commands()
@@ -119,6 +130,9 @@ def test_commands_are_cut_as_a_shell_would():
 def test_the_readme_has_commands():
     assert len(COMMANDS) > 20
     assert len({command.block for command in COMMANDS}) > 5
+    languages = [name for name, _ in FENCE.findall(TEXT)]
+    assert set(languages) <= {"bash", "python", "bibtex"}, "other code blocks are not read here"
+    assert TEXT.count("```") == 2 * len(languages), "a code block without a language is not read"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
