@@ -85,7 +85,7 @@ def find_relevant(logits: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor,
 
 def _few_nonzero(values: Tensor) -> Tensor:
     """As ``nonzero`` of a vector, but faster where nearly all is 0: it reads only some blocks."""
-    if values.numel() % 128 != 0 or values.numel() < 2**17:
+    if values.numel() % 128 != 0 or values.numel() < 2**15:
         return values.nonzero()
     blocks = values.unflatten(0, (-1, 128))
     used = ((blocks.amax(1) != 0) | (blocks.amin(1) != 0)).nonzero()

@@ -143,7 +143,9 @@ class _TopPairs(torch.autograd.Function):
         scores, entries, rows, divisors, own_scores, top, top_scores, margins = ctx.saved_tensors
         slopes = ctx.slope(margins).mul_(grad / divisors)
         own = slopes.sum(1, keepdim=True)
-        others = torch.zeros_like(top_scores).index_add_(0, rows, slopes, alpha=-1)
+        # as index_add_(0, rows, ...), which takes twice the time
+        others = torch.zeros_like(top_scores)
+        others.scatter_add_(0, rows.unsqueeze(1).expand_as(slopes), slopes).neg_()
         if ctx.normalise == "sigmoid":
             own *= own_scores * (1 - own_scores)
             others *= top_scores * (1 - top_scores)
