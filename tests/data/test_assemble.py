@@ -1,3 +1,6 @@
+import multiprocessing
+import signal
+import subprocess
 from functools import partial
 
 import numpy as np
@@ -164,5 +167,21 @@ def test_default_config_builds_the_mosaic():
         cfg = compose("train", ["dataset.train_size=8", "dataset.test_size=4"])
     ready = assemble(build(cfg.dataset), labels=build(cfg.labels), recipe=build(cfg.transform))
     images, targets, _ = everything(ready.train)
-    assert images.shape == (8, 3, 64, 64)
+    assert images.shape == (8, 3, cfg.transform.size, cfg.transform.size)
     assert targets.shape == (8, 10)
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="this system does not tell senders")
+def test_a_worker_ends_with_its_main_process_only(data):
+    """Clusters send SIGTERM to everyone; a main process that saves needs its workers."""
+    ready = assemble(data, labels=labels.full, recipe=LIGHT)
+    batches = iter(loader(ready.train, batch_size=4, num_workers=1))
+    next(batches)
+    (worker,) = multiprocessing.active_children()
+    subprocess.run(["kill", "-TERM", str(worker.pid)], check=True)
+    worker.join(timeout=1)
+    assert worker.is_alive()
+    assert len(list(batches)) == 9
+    worker.terminate()
+    worker.join(timeout=10)
+    assert worker.exitcode == 0

@@ -1,6 +1,9 @@
 """From a data set on disk to the batches of the trainer."""
 
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,13 +169,27 @@ def loader(
         pin_memory=pin_memory,
         drop_last=drop_last,
         persistent_workers=num_workers > 0,
-        worker_init_fn=_ignore_sigterm,
+        worker_init_fn=_heed_parent_only,
     )
 
 
-def _ignore_sigterm(_: int) -> None:
-    """Leave it to the main process to stop: clusters and torchrun send SIGTERM to workers, too."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _heed_parent_only(_: int) -> None:
+    """Let a worker end on a SIGTERM of its main process, but not of others.
+
+    Clusters and torchrun send it to workers as well, whose death would keep the main process from
+    stopping in order.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None or not hasattr(signal, "sigwaitinfo"):  # not on a Mac
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for the threads to come, too
+    threading.Thread(target=_end_on_sigterm_of, args=(parent.pid,), daemon=True).start()
+
+
+def _end_on_sigterm_of(pid: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != pid:
+        pass
+    os._exit(0)
 
 
 def _as_it_is(batch: Any) -> Any:
