@@ -211,9 +211,16 @@ def test_script_without_runs_says_where_there_are_some(folder, tmp_path, monkeyp
 def test_dry_run_lists_what_it_takes(folder, monkeypatch, capsys):
     told = script(monkeypatch, capsys, TABLE, "--dry-run", "--budget", "smoke", "--runs", folder)
     lines = told.out.splitlines()
-    assert re.split(r"\s{2,}", lines[2]) == ["rank", "L_rank", "8", "2,000", "16,000", "2 finished"]
-    assert re.split(r"\s{2,}", lines[4]) == ["u2", "L_u2", "8", "2,000", "16,000", "to run"]
-    assert lines[12].split() == ["together", "160,000"]
+    assert re.split(r"\s{2,}", lines[2]) == [
+        "rank",
+        "L_rank",
+        "10",
+        "2,000",
+        "20,000",
+        "2 finished",
+    ]
+    assert re.split(r"\s{2,}", lines[4]) == ["u2", "L_u2", "10", "2,000", "20,000", "to run"]
+    assert lines[12].split() == ["together", "200,000"]
 
 
 def test_script_names_the_tables(monkeypatch, capsys):

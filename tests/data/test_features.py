@@ -146,7 +146,7 @@ def test_script_extracts_features_that_can_be_loaded(tmp_path, capsys):
     script.extract(cfg)
     assert "6 + 4 images" in capsys.readouterr().out
     data = load(tmp_path / "out" / "f.npz")
-    assert data.train.inputs.shape == (6, 128)
+    assert data.train.inputs.shape == (6, 64)
     assert data.test.ids[0] == "test-00000"
     # the images as they are, by the network without its classifier
     mosaic = build(cfg.dataset)
