@@ -123,24 +123,24 @@ def test_stopped_while_a_checkpoint_is_written(share, untouched, tmp_path, monke
 def test_killed_at_random_moments(untouched, tmp_path):
     """SIGKILL, again and again, to a real process; then the run is allowed to end."""
     words = [*RUN, "trainer.num_workers=2", f"run_dir={tmp_path / 'run'}"]
-    log, done = tmp_path / "run" / "train.log", tmp_path / "run" / "metrics.json"
+    saved, done = tmp_path / "run" / "last.ckpt", tmp_path / "run" / "metrics.json"
     dice, kills, states = random.Random(0), 0, set()
-    process = start(*words)
-    wait_for(log, process)
-    begin = time.monotonic()
+    begin, process = time.monotonic(), start(*words)
+    wait_for(saved, process)
+    starting = time.monotonic() - begin
+    wait_for(done, process)
+    between = (time.monotonic() - begin - starting) / 18  # checkpoints: 15 steps and 3 epochs
     assert finish(process)[0] == 0
-    working = time.monotonic() - begin
     while kills < KILLS:
         if done.exists():  # it ended before its time: another round
             assert_as_if_untouched(tmp_path / "run", untouched)
             shutil.rmtree(tmp_path / "run")
-        size, process = size_of(log), start(*words)
+        process = start(*words)
         if dice.random() < 0.1:
-            time.sleep(dice.uniform(0, working))  # while it still starts
+            time.sleep(dice.uniform(0, starting))
         else:
-            while size_of(log) == size and process.poll() is None:
-                time.sleep(0.01)
-            time.sleep(dice.uniform(0, 1.2) * working)
+            wait_for_changes(saved, dice.randint(1, 9), process)
+            time.sleep(dice.uniform(0, 3 * between))
         process.kill()
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
@@ -153,9 +153,18 @@ def test_killed_at_random_moments(untouched, tmp_path):
     assert len(states) > min(KILLS, 20) // 5, states  # they died at different places
 
 
-def size_of(file):
-    """The length of a file, -1 where there is none."""
-    return file.stat().st_size if file.exists() else -1
+def wait_for_changes(file, count, process):
+    """Wait until a process has replaced a file so many times, or has ended."""
+    before = inode(file)
+    while count and process.poll() is None:
+        now = inode(file)
+        count, before = count - (now != before), now
+        time.sleep(0.001)
+
+
+def inode(file):
+    """What tells a file from the one that had its name before."""
+    return file.stat().st_ino if file.exists() else None
 
 
 def wait_for(file, process, seconds=300):
