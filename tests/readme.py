@@ -96,10 +96,10 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[Command]:
-    """All commands, those of the code blocks first; each of them once."""
+    """All commands, those of the code blocks first; each of them once in a block."""
     found = [one for number, text in enumerate(blocks("bash")) for one in split(text, number)]
     found += [one for text in INLINE.findall(FENCE.sub("", TEXT)) for one in split(text, -1)]
-    return list({command.words: command for command in reversed(found)}.values())[::-1]
+    return list(dict.fromkeys(found))
 
 
 def extras() -> dict[str, list[str]]:

@@ -113,6 +113,14 @@ INSTEAD = {
         code=1,
         says="18 of 18 image files can be decoded",
     ),
+    "python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features": Instead(
+        "takes 226 runs: two rows and a small grid",
+        run=(
+            "python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features "
+            "--methods rank tkpr_a2 --lr 1e-3 3e-3 --warmup 1 --k 3 5 --seeds 0 1",
+        ),
+        says="tkpr_a2: optimizer.lr=",
+    ),
     "python scripts/compare.py RUN_A RUN_B": Instead(
         "leaves the runs to the reader",
         run=("python scripts/compare.py runs/mosaic/tkpr_a2/default runs/mosaic/bce/default",),
@@ -260,15 +268,15 @@ def clone(tmp_path_factory):
 
 
 def prepare(words, command, clone):
-    """Make what words of a command name: a run by its name, else by the commands before it."""
+    """Make what a command reads: a run by its name, the rest by the commands before it."""
     for word in words:
         path = word.partition("=")[2] or word
         if re.fullmatch(r"runs/[^/]+/[^/]+/[^/]+/?", path) and not (clone.folder / path).exists():
             clone.train_by_name(path)
-        if re.match(r"(runs|data)/", path) and not word.startswith("output="):
-            for earlier in itertools.takewhile(lambda one: one != command, COMMANDS):
-                if earlier.block == command.block and earlier not in clone.done:
-                    execute(earlier, clone)
+    if command.script.startswith("scripts/") or re.search(r"[= ](runs|data)/", str(command)):
+        for earlier in itertools.takewhile(lambda one: one != command, COMMANDS):
+            if earlier.block == command.block and earlier not in clone.done:
+                execute(earlier, clone)
 
 
 def execute(command, clone):
