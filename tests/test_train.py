@@ -257,6 +257,23 @@ def test_accumulation_equals_a_larger_batch(tmp_path):
         torch.testing.assert_close(value, other[key], rtol=1e-4, atol=1e-6)
 
 
+def test_a_run_may_stop_before_the_epochs_that_its_schedule_is_planned_for(tmp_path, caplog):
+    """The first two of five epochs, with the same learning rates and weights as in the whole."""
+    planned = [*SMALL, "trainer.epochs=5"]
+    stop_after(2, *planned, folder=tmp_path / "whole")
+    with caplog.at_level("INFO", logger="tkpr"):
+        results = train(*planned, "trainer.stop_after=2", folder=tmp_path / "part")
+    assert results["epochs"] == 2
+    assert "epoch 2/2 " in caplog.text
+    one, other = (checkpoint.load(tmp_path / name) for name in ("whole", "part"))
+    assert_equal(one["model"], other["model"])
+    assert [row["lr"] for row in one["history"]] == [row["lr"] for row in other["history"]]
+    short = train(*SMALL, "trainer.epochs=2", "trainer.stop_after=5", folder=tmp_path / "short")
+    assert short["epochs"] == 2
+    with pytest.raises(ValueError, match=r"stop_after must be at least 1, or null; got 0"):
+        train(*SMALL, "trainer.stop_after=0", folder=tmp_path / "none")
+
+
 def test_early_stopping_needs_a_held_out_split(tmp_path):
     with pytest.raises(ValueError, match=r"may not look at the test set: set split\.holdout"):
         train(*SMALL, "trainer.patience=1", folder=tmp_path)

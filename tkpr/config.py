@@ -17,6 +17,15 @@ MACHINE = {
 }
 
 
+def epochs_to_train(trainer: Any) -> int:
+    """How many epochs a run has: those planned, or the first so many of them.
+
+    >>> epochs_to_train(OmegaConf.create({"epochs": 80, "stop_after": 41}))
+    41
+    """
+    return min(trainer.epochs, trainer.stop_after or trainer.epochs)
+
+
 def build(
     cfg: DictConfig, *args: Any, facts: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Any:

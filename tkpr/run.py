@@ -122,6 +122,10 @@ def check(cfg: DictConfig) -> None:
             "early stopping may not look at the test set: set split.holdout=0.2 as well, or "
             "trainer.patience=null"
         )
+    if cfg.trainer.stop_after is not None and cfg.trainer.stop_after < 1:
+        raise ValueError(
+            f"trainer.stop_after must be at least 1, or null; got {cfg.trainer.stop_after}"
+        )
     if cfg.trainer.report == "ema" and not cfg.trainer.ema_decay:
         raise ValueError("trainer.report=ema needs trainer.ema_decay, for instance 0.9997")
     if cfg.trainer.report not in ("raw", "ema"):

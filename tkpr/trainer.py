@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from tqdm import tqdm
 
 from tkpr import atomic, checkpoint
-from tkpr.config import build
+from tkpr.config import build, epochs_to_train
 from tkpr.data.assemble import TrainingData, loader
 from tkpr.data.features import FeatureDataset
 from tkpr.data.images import ImageDataset
@@ -86,6 +86,7 @@ class Trainer:
     ) -> None:
         self.cfg, self.fabric, self.data, self.folder = cfg, fabric, data, folder
         self.settings = SimpleNamespace(**cast(dict, OmegaConf.to_container(cfg.trainer)))
+        self.epochs = epochs_to_train(self.settings)
         known = facts(data, self.settings.epochs)
         self.losses: list[Any] = [build(cfg.warmup, facts=known), build(cfg.loss, facts=known)]
         self.module: Any = model
@@ -153,7 +154,7 @@ class Trainer:
         main = self.fabric.is_global_zero
         book = Logbook(self.folder, self.data, self.history, enabled=main)
         with on_sigterm(self.ask_to_stop), book:
-            while self.epoch < self.settings.epochs and not self.out_of_patience():
+            while self.epoch < self.epochs and not self.out_of_patience():
                 start = time.monotonic()
                 self.begin_epoch(self.epoch)
                 row = self.train_epoch(self.epoch)
@@ -166,7 +167,7 @@ class Trainer:
                 self.history.append({"epoch": self.epoch + 1, **row})
                 self.epoch, self.step, self.total_loss = self.epoch + 1, 0, 0.0
                 # before the checkpoint: a run killed in between repeats the epoch and its rows
-                book.write(self.history, logits, total=self.settings.epochs)
+                book.write(self.history, logits, total=self.epochs)
                 self.save()
                 self.pause_if_asked()
         return measures(self.history[-1])
@@ -197,7 +198,7 @@ class Trainer:
         self.model.train()
         criterion.train()
         start, first = time.monotonic(), self.step
-        bar = self.progress(self.loader, f"epoch {epoch + 1}/{settings.epochs}")
+        bar = self.progress(self.loader, f"epoch {epoch + 1}/{self.epochs}")
         for inputs, targets, index in self.on_device(bar):
             if self.step + 1 == self.steps:  # it may repeat samples that other processes have had
                 self.merge_losses()
