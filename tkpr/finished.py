@@ -1,7 +1,8 @@
 """Finished runs: their settings, predictions and models, read without running foreign code."""
 
 import json
-import re
+import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import hydra
 import numpy as np
 import torch
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
@@ -17,20 +19,40 @@ from torch import nn
 from tkpr.config import build
 from tkpr.data.assemble import loader
 
-PACKAGES = ("tkpr.", "torch.", "torchvision.", "timm.")
-# what stored settings may build: our own parts, and networks of torch and its family. Not all that
-# can be reached through them: torch.hub.load or tkpr.run.subprocess.run would run anything
-TRUSTED = re.compile(
-    r"tkpr\.(losses|models|schedules)(\.\w+)+"
-    r"|tkpr\.data\.(\w+\.load_\w+|labels\.(full|partial|single_positive)|transforms\.\w+)"
-    r"|torch\.(nn|optim)(\.\w+)+|torchvision\.(models|transforms)(\.\w+)+"
-    r"|timm\.(models\._factory\.create_model|(layers|optim)(\.\w+)+)"
-)
+log = logging.getLogger(__name__)
+
+# What may be built for a file from others, by its full name. Whole packages would be too much: with
+# all of torch or torchvision, settings alone can import any module and call anything in it.
+NETWORKS = {
+    "tkpr.models.backbone.create",  # all that timm has
+    "tkpr.models.ccd.ccd",
+    "tkpr.models.efficientnet_lite0.create",
+}
+MODELS = NETWORKS | {"tkpr.models.heads.linear", "tkpr.models.heads.mlp", "tkpr.models.tiny.tiny"}
+DATA = {
+    *("tkpr.data.arff.load_arff", "tkpr.data.coco.load_coco", "tkpr.data.csv.load_csv"),
+    *("tkpr.data.features.load_features", "tkpr.data.mosaic.load_mosaic"),
+    *("tkpr.data.nuswide.load_nuswide", "tkpr.data.voc.load_voc"),
+    *(f"tkpr.data.labels.{name}" for name in ("full", "partial", "single_positive")),
+    *(f"tkpr.data.transforms.{name}" for name in ("asl", "none", "shift", "spml")),
+}
+# every weight comes from the file, whatever its settings say of other files and of the internet
+NO_OTHER_WEIGHTS: dict[str, Any] = {
+    "pretrained": False,
+    "pretrained_cfg": None,
+    "pretrained_cfg_overlay": None,
+    "checkpoint_path": None,
+    "cache_dir": None,
+}
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with its weights, in evaluation mode, and what it was trained for."""
+    """A model with its weights, in evaluation mode, and what it was trained for.
+
+    Of the settings, the model, the data set, the labels and the transform may be built; the others
+    (loss, optimizer, ...) were not checked.
+    """
 
     cfg: DictConfig
     class_names: list[str]
@@ -51,14 +73,76 @@ def load_model(path: Path) -> TrainedModel:
         raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
     if "config" not in about:
         raise ValueError(f"{file} was not written by train.py: it does not hold its settings")
-    cfg = OmegaConf.create(about["config"])
-    check_targets(cfg, file)
-    class_names, shape = json.loads(about["class_names"]), json.loads(about["input_shape"])
-    if "pretrained" in cfg.model:  # every weight comes from the file
-        cfg.model.pretrained = False
-    model = build(cfg.model, facts=model_facts(shape, len(class_names)))
-    model.load_state_dict(weights)
-    return TrainedModel(cfg, class_names, model.eval(), tuple(shape))
+    cfg = read_settings(about["config"], file)
+    check_targets(cfg.get("model"), file, allowed=MODELS)
+    for group in ("dataset", "labels", "transform"):
+        if group in cfg:
+            check_targets(cfg[group], file)
+    class_names, shape = read_about(about, file)
+    others = NO_OTHER_WEIGHTS if cfg.model._target_ in NETWORKS else {}
+    try:
+        model = build(cfg.model, facts=model_facts(shape, len(class_names)), **others)
+        model.load_state_dict(weights)
+    except Exception as error:  # foreign settings and weights fail in as many ways as there are
+        raise ValueError(f"{file}: its model cannot be rebuilt: {first_line(error)}") from error
+    return TrainedModel(cfg, class_names, model.eval(), shape)
+
+
+def read_settings(text: str, source: Path) -> DictConfig:
+    """Return settings as they were stored, plain values only.
+
+    Args:
+        text: YAML, as train.py stores it.
+        source: where it comes from.
+    """
+    try:
+        depth = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            # references to references ..., and lists in lists ..., would take memory or time
+            if isinstance(event, yaml.AliasEvent) or depth > 20:
+                raise ValueError("they hold a reference, or more than 20 levels")
+        cfg = OmegaConf.create(text)
+        if not isinstance(cfg, DictConfig):
+            raise ValueError("they have no names")
+        check_plain(OmegaConf.to_container(cfg, resolve=False))
+    except Exception as error:  # broken and foreign text fails in many ways
+        raise ValueError(
+            f"{source} is refused: its settings cannot be used: {first_line(error)}"
+        ) from error
+    return cfg
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says first, or its name where it says nothing.
+
+    >>> first_line(ValueError("no weights")), first_line(AssertionError())
+    ('no weights', 'AssertionError()')
+    """
+    return (str(error).strip() or repr(error)).splitlines()[0]
+
+
+def read_about(about: dict[str, str], source: Path) -> tuple[list[str], tuple[int, ...]]:
+    """Return the class names and the shape of an input that are stored beside the weights."""
+    try:
+        names, shape = json.loads(about["class_names"]), json.loads(about["input_shape"])
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ValueError("class_names are not a list of names")
+        if not (isinstance(shape, list) and len(shape) in (1, 3) and all(map(is_count, shape))):
+            raise ValueError(f"input_shape is {shape}, not one or three positive numbers")
+    except (KeyError, ValueError, RecursionError) as error:
+        raise ValueError(f"{source} was not written by train.py: {error}") from error
+    return names, tuple(shape)
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value from a file is a whole number above 0.
+
+    >>> is_count(3), is_count(0), is_count(True), is_count("3")
+    (True, False, False, False)
+    """
+    return type(value) is int and value > 0
 
 
 def model_facts(input_shape: tuple[int, ...], num_classes: int) -> dict[str, Any]:
@@ -71,41 +155,55 @@ def model_facts(input_shape: tuple[int, ...], num_classes: int) -> dict[str, Any
     return {"num_classes": num_classes, **size}
 
 
-def check_targets(cfg: Any, source: Path) -> None:
-    """Refuse settings that would build anything but our own parts, torch's or timm's.
+def check_targets(cfg: Any, source: Path, *, allowed: Collection[str] = DATA) -> None:
+    """Refuse settings that would build anything but one of ``allowed``, from plain values.
 
     Args:
-        cfg: the settings as they were stored, or a part of them.
+        cfg: the settings of one object as they were stored.
         source: where they come from.
+        allowed: the objects that may be built.
+
+    >>> check_targets({"_target_": "torch.hub.load"}, Path("model.safetensors"))
+    Traceback (most recent call last):
+    ValueError: model.safetensors is refused: its settings name the foreign object torch.hub.load;
+    tkpr/finished.py lists what files may ask for
     """
-    tree = OmegaConf.to_container(cfg, resolve=False) if OmegaConf.is_config(cfg) else cfg
+    tree: Any = OmegaConf.to_container(cfg, resolve=False) if OmegaConf.is_config(cfg) else cfg
+    name = tree.get("_target_") if isinstance(tree, dict) else tree
+    if not isinstance(name, str) or name not in allowed:
+        raise ValueError(
+            f"{source} is refused: its settings name the foreign object {name}; "
+            "tkpr/finished.py lists what files may ask for"
+        )
+    # all that Hydra understands begins with _; a function of labels waits for the labels
+    own = ("_target_", "_partial_") if name.startswith("tkpr.data.labels.") else ("_target_",)
+    try:
+        check_plain({key: value for key, value in tree.items() if key not in own}, forbidden="_")
+    except ValueError as error:
+        raise ValueError(f"{source} is refused: its settings cannot be used: {error}") from error
+
+
+def check_plain(tree: Any, *, forbidden: str | None = None) -> None:
+    """Refuse formulas, which OmegaConf would replace by what they stand for, at any depth.
+
+    Args:
+        tree: nested settings.
+        forbidden: refuse keys that begin so as well.
+
+    >>> check_plain({"sizes": [8, "${oc.env:HOME}"]})
+    Traceback (most recent call last):
+    ValueError: they hold the formula ${oc.env:HOME}
+    """
     if isinstance(tree, dict):
-        if "_target_" in tree and not trusted(str(tree["_target_"])):
-            raise ValueError(
-                f"{source} is refused: its settings name the foreign object {tree['_target_']}"
-            )
+        for key in tree:
+            if forbidden and str(key).startswith(forbidden):
+                raise ValueError(f"they hold the key {key}")
         tree = [*tree, *tree.values()]
     if isinstance(tree, list):
-        for item in tree:
-            check_targets(item, source)
-    elif isinstance(tree, str) and "${" in tree:  # could be replaced by an object after this check
-        raise ValueError(f"{source} is refused: its settings hold the formula {tree}")
-
-
-def trusted(name: str) -> bool:
-    """Whether an object may be built for a file from others: by where it is at home, not its alias.
-
-    >>> trusted("torch.optim.Adam"), trusted("torch.hub.load"), trusted("tkpr.run.subprocess.run")
-    (True, False, False)
-    """
-    if not name.startswith(PACKAGES):  # not even imported
-        return False
-    try:
-        found = hydra.utils.get_object(name)
-    except (ImportError, AttributeError, ValueError):
-        return False
-    home = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
-    return TRUSTED.fullmatch(".".join(map(str, home))) is not None
+        for part in tree:
+            check_plain(part, forbidden=forbidden)
+    elif isinstance(tree, str) and ("${" in tree or tree == "???"):
+        raise ValueError(f"they hold the formula {tree}")
 
 
 def load_predictions(folder: Path) -> dict[str, np.ndarray]:
@@ -144,7 +242,7 @@ def predict(
 
     Args:
         model: in evaluation mode.
-        dataset: as :func:`tkpr.data.assemble.assemble` makes it.
+        dataset: as :func:`tkpr.data.assemble.assemble` makes it; what it cannot read is logged.
         finish: from a batch of the data set to one that the model takes.
         batch_size: samples at a time.
         device: where to compute.
@@ -153,5 +251,10 @@ def predict(
     rows = [
         model(finish(inputs.to(device)).contiguous()).float().cpu()
         for inputs, _, _ in loader(dataset, batch_size=batch_size)
+        if len(inputs)
     ]
+    for row in dataset.unreadable.nonzero().flatten().tolist():
+        log.warning("left out, because it cannot be read: %s", dataset.ids[row])
+    if not rows:
+        raise ValueError(f"not one of the {len(dataset)} images can be read")
     return torch.cat(rows).numpy()

@@ -20,7 +20,7 @@ from tests.runs import SMALL, train
 from tkpr import checkpoint
 from tkpr.data.features import load_features
 from tkpr.data.labels import fix
-from tkpr.finished import load_model, load_predictions, trusted
+from tkpr.finished import DATA, MODELS, load_model, load_predictions
 from tkpr.models.backbone import read_weights
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +115,7 @@ def test_malicious_observed_labels_are_refused(proof, tmp_path):
 
 
 # Hydra itself refuses some of them, by a list of what is known to be dangerous
+TV = "torchvision.transforms"
 WRITE = {"_target_": "torch.save", "obj": 1, "f": "PROOF"}
 OBJECTS = {
     "that writes a file": WRITE,
@@ -126,6 +127,35 @@ OBJECTS = {
     "through a module of torch": {"_target_": "torch.os.system", "command": "touch PROOF"},
     "code from the internet": {"_target_": "torch.hub.load", "repo_or_dir": "PROOF", "model": "x"},
     "pickles from the internet": {"_target_": "timm.models.load_state_dict_from_hf"},
+    "a shell through harmless parts": {
+        "_target_": f"{TV}.Compose.__call__",
+        "_args_": [
+            {
+                "_target_": f"{TV}.Compose",
+                "transforms": [
+                    {
+                        "_target_": "torch.nn.utils._deprecation_utils.lazy_deprecated_import",
+                        **{"all": ["system"], "old_module": "x", "new_module": "os"},
+                    },
+                    {"_target_": f"{TV}.Lambda", "_partial_": True},
+                    {"_target_": f"{TV}.Lambda.__call__", "_partial_": True, "img": "touch PROOF"},
+                ],
+            },
+            "system",
+        ],
+    },
+    "that imports a module": {
+        "_target_": "torch.nn.attention._fa4._fa4_import_module",
+        "module_path": "antigravity",
+    },
+    "a part of ours, called otherwise": {"_target_": "tkpr.models.tiny.tiny", "_args_": [WRITE]},
+    "a part of ours, not called": {"_target_": "tkpr.models.tiny.tiny", "_partial_": True},
+    "a part of ours, in another place": {"_target_": "tkpr.data.csv.load_csv", "root": "PROOF"},
+    "a module of ours": {"_target_": "tkpr.models.backbone.load_file", "filename": "PROOF"},
+    "a list": [WRITE],
+    "nothing": None,
+    "a name that is none": {"_target_": ["torch.save"]},
+    "a value that is missing": {"_target_": "tkpr.models.tiny.tiny", "width": "???"},
 }
 
 
@@ -135,17 +165,138 @@ def in_place_of_the_model(settings, proof):
     return OmegaConf.to_yaml(OmegaConf.create({"model": told, "trainer": {"epochs": 1}}))
 
 
+def write_model(file, config, weights=None, **about):
+    """A file as train.py writes it, with any settings."""
+    about = {"class_names": '["a", "b"]', "input_shape": "[3, 32, 32]"} | about
+    save_file(weights or {"weight": torch.zeros(1)}, file, about | {"config": config})
+
+
 @pytest.mark.parametrize("settings", OBJECTS.values(), ids=OBJECTS)
 def test_settings_in_a_file_of_weights_build_nothing_foreign(settings, proof, tmp_path):
-    about = {"class_names": '["a", "b"]', "input_shape": "[3, 32, 32]"}
-    about["config"] = in_place_of_the_model(settings, proof)
-    save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors", about)
+    write_model(tmp_path / "model.safetensors", in_place_of_the_model(settings, proof))
     with pytest.raises(ValueError, match=r"model\.safetensors is refused: its settings"):
         load_model(tmp_path / "model.safetensors")
     assert not proof.exists()
 
 
-@pytest.mark.parametrize("name", ["that writes a file", "by a formula"])
+NETWORK = {
+    "_target_": "tkpr.models.backbone.create",
+    "model_name": "test_resnet",
+    "pretrained": True,
+}
+
+
+@pytest.mark.parametrize("group", ["dataset", "labels", "transform"])
+@pytest.mark.parametrize("settings", [WRITE, NETWORK, {"_target_": "tkpr.data.labels.fix"}])
+def test_nor_do_other_settings(group, settings, tmp_path):
+    config = {"model": {"_target_": "tkpr.models.tiny.tiny", "width": 8}, group: settings}
+    write_model(tmp_path / "model.safetensors", json.dumps(config))
+    with pytest.raises(ValueError, match="is refused: its settings name the foreign object"):
+        load_model(tmp_path / "model.safetensors")
+
+
+SETTINGS = {
+    "a bomb of references": "a0: &a0 [1]\n"
+    + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 6)),
+    "too deep": "[" * 5000,
+    "an object": "model: !!python/object/apply:os.system ['exit 1']",
+    "no names": "[1, 2]",
+    "no YAML": "model: {",
+    "a long number": f"seed: {'9' * 5000}",
+}
+
+
+@pytest.mark.parametrize("text", SETTINGS.values(), ids=SETTINGS)
+def test_settings_that_are_no_settings_are_refused(text, tmp_path):
+    write_model(tmp_path / "model.safetensors", text)
+    reason = "they hold a reference" if "&a" in text else ""
+    with pytest.raises(ValueError, match=rf"model\.safetensors is refused: its settings.*{reason}"):
+        load_model(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"class_names": "{"},
+        {"class_names": "[1, 2]"},
+        {"class_names": '"ab"'},
+        {"input_shape": "[0]"},
+        {"input_shape": "[3, 8]"},
+        {"input_shape": "[true]"},
+        {"input_shape": "3"},
+        {"input_shape": "[" * 5000},
+    ],
+    ids=str,
+)
+def test_foreign_names_and_shapes_are_refused(about, tmp_path):
+    config = "model: {_target_: tkpr.models.heads.linear}"
+    write_model(tmp_path / "model.safetensors", config, **about)
+    with pytest.raises(ValueError, match=r"model\.safetensors was not written by train\.py"):
+        load_model(tmp_path / "model.safetensors")
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path):
+    write_model(tmp_path / "model.safetensors", "model: {_target_: tkpr.models.heads.linear}")
+    with pytest.raises(ValueError, match=r"model\.safetensors: its model cannot be rebuilt"):
+        load_model(tmp_path / "model.safetensors")
+
+
+OURS = [
+    NETWORK,
+    NETWORK | {"model_name": "test_vit", "drop_path_rate": 0.1},
+    NETWORK | {"model_name": "test_convnext.r160_in1k", "checkpoint": "/no/such.pth"},
+    NETWORK | {"_target_": "tkpr.models.ccd.ccd", "context_epochs": 3},
+    {"_target_": "tkpr.models.efficientnet_lite0.create"},
+    {"_target_": "tkpr.models.tiny.tiny", "width": 8},
+]
+EVIL = {
+    "pretrained_cfg": {"url": "https://example.org/evil.pth", "custom_load": True},
+    "pretrained_cfg_overlay": {"file": "PROOF"},
+    "checkpoint_path": "PROOF",
+    "cache_dir": "PROOF",
+}
+
+
+@pytest.mark.parametrize(
+    "settings", OURS, ids=lambda told: told.get("model_name", told["_target_"])
+)
+@pytest.mark.parametrize("more", [{}, EVIL], ids=["as it is", "with other weights"])
+def test_our_models_load_with_no_weights_but_the_stored(
+    settings, more, proof, tmp_path, monkeypatch
+):
+    """Also where the settings do not say that they are not pretrained, or name other files."""
+    size = 160 if "vit" in str(settings) else 64
+    options = {key: value for key, value in settings.items() if not key.startswith("_")}
+    known = {"image_size": size} if "backbone" in settings["_target_"] else {}
+    if "tiny" not in settings["_target_"]:
+        known["pretrained"] = False
+    options.pop("pretrained", None)
+    model = hydra.utils.get_object(settings["_target_"])(num_classes=2, **options, **known).eval()
+
+    def fail(*arguments, **options):
+        raise AssertionError("weights were fetched")
+
+    monkeypatch.setattr("timm.models._builder.load_pretrained", fail)
+    monkeypatch.setattr("tkpr.models.backbone.read_weights", fail)
+    monkeypatch.setattr("tkpr.models.efficientnet_lite0.read_weights", fail)
+    stored = settings | (more if "tiny" not in settings["_target_"] else {})
+    for told in (stored, {key: value for key, value in stored.items() if key != "pretrained"}):
+        write_model(
+            tmp_path / "model.safetensors",
+            in_place_of_the_model(told, proof),
+            model.state_dict(),
+            input_shape=f"[3, {size}, {size}]",
+        )
+        images = torch.rand(1, 3, size, size)
+        with torch.inference_mode():
+            assert torch.equal(
+                load_model(tmp_path / "model.safetensors").model(images), model(images)
+            )
+
+
+@pytest.mark.parametrize(
+    "name", ["that writes a file", "by a formula", "a shell through harmless parts"]
+)
 def test_such_settings_work_where_they_are_trusted(name, proof):
     """Else the test above would show nothing."""
     cfg = OmegaConf.create(in_place_of_the_model(OBJECTS[name], proof))
@@ -153,13 +304,19 @@ def test_such_settings_work_where_they_are_trusted(name, proof):
     assert proof.exists()
 
 
-def test_all_that_our_own_settings_name_is_trusted():
-    files = sorted(ROOT.glob("configs/**/*.yaml"))
-    names = {name for file in files for name in re.findall(r"_target_: (\S+)", file.read_text())}
-    assert len(names) > 30
-    assert all(map(trusted, names))
-    assert trusted("timm.create_model")
-    assert trusted("torchvision.models.resnet18")
+def test_all_that_our_own_settings_build_is_allowed():
+    """A new model, data set or transform has to be named in tkpr/finished.py."""
+    for group, allowed in {
+        "model": MODELS,
+        "dataset": DATA,
+        "labels": DATA,
+        "transform": DATA,
+    }.items():
+        files = sorted(ROOT.glob(f"configs/{group}/*.yaml"))
+        found = [name for f in files for name in re.findall(r"_target_: (\S+)", f.read_text())]
+        assert found
+        assert set(found) <= allowed
+    assert all(callable(hydra.utils.get_object(name)) for name in MODELS | DATA)
 
 
 ESCAPES = [
