@@ -1,9 +1,11 @@
 """The state of a run on disk: written whole or not at all, read without running code."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 
 from tkpr import atomic
 
@@ -30,3 +32,35 @@ def load(folder: Path) -> dict[str, Any] | None:
         raise ValueError(
             f"{file} cannot be read as a checkpoint ({reason}): delete it to start this run anew"
         ) from error
+
+
+def load_together(folder: Path, fabric: Fabric, *, patience: float = 60.0) -> dict[str, Any] | None:
+    """Return the state that the first process finds, on every process.
+
+    A file system of many machines may show the others an older state, or none, for a while.
+
+    Args:
+        folder: the run folder.
+        fabric: launched.
+        patience: how many seconds to wait for the same state.
+    """
+    saved = load(folder)
+    wanted, end = fabric.broadcast(place(saved)), time.monotonic() + patience
+    while place(saved) != wanted:
+        if time.monotonic() > end:
+            raise FileNotFoundError(
+                f"process {fabric.global_rank} finds {place(saved)} in {path(folder)}, the first "
+                f"process {wanted}: the folder must be the same for all machines"
+            )
+        time.sleep(min(1.0, patience))
+        saved = load(folder)
+    return saved
+
+
+def place(saved: dict[str, Any] | None) -> str:
+    """Where in a run a state was saved.
+
+    >>> place({"epoch": 2, "step": 40}), place(None)
+    ('epoch 2, step 40', 'no state')
+    """
+    return f"epoch {saved['epoch']}, step {saved['step']}" if saved else "no state"

@@ -7,7 +7,6 @@ import logging
 import os
 import platform
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from importlib.metadata import version
@@ -26,22 +25,31 @@ from safetensors.torch import save
 from torch import nn
 
 from tkpr import atomic
-from tkpr.config import MACHINE, build, build_dataset
+from tkpr.config import MACHINE, build, build_dataset, epochs_to_train
 from tkpr.data.assemble import TrainingData, assemble
 from tkpr.data.core import MultiLabelData
 from tkpr.data.images import ImageDataset
 from tkpr.finished import model_facts
+from tkpr.interrupt import on_sigterm
 from tkpr.metrics import count_empty
-from tkpr.trainer import Trainer, measures, seed_everything
+from tkpr.replay import seed_everything
+from tkpr.trainer import Trainer, measures
 
 log = logging.getLogger(__name__)
 
 
+class InUse(Exception):
+    """Another process is training in the run folder."""
+
+
 def run(cfg: DictConfig) -> dict[str, Any] | None:
-    """Train in the run folder unless that is done already or being done by someone else.
+    """Train in the run folder unless that is done already.
 
     Returns:
-        What metrics.json holds, or None where another process is at work on the folder.
+        What metrics.json holds; None on all processes but the first.
+
+    Raises:
+        InUse: where another process, or another group of them, is at work on the folder.
     """
     check(cfg)
     folder = Path(cfg.run_dir)
@@ -52,11 +60,11 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         # the first process looks for all: others may see a shared file system later
         claimed, finished = fabric.broadcast((claimed, (folder / "metrics.json").exists()))
         if not claimed:
-            log.info("another process is training in %s: skipped", folder)
-            return None
+            raise InUse(f"another process is training in {folder}: skipped")
         if finished:
             log.info("%s is finished: skipped", folder)
-            return json.loads((folder / "metrics.json").read_text())
+            read = fabric.is_global_zero
+            return json.loads((folder / "metrics.json").read_text()) if read else None
         if fabric.is_global_zero:
             stack.enter_context(log_to(folder / "train.log"))
         if fabric.world_size > 1 and fabric.is_global_zero:
@@ -65,11 +73,11 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         data = build_data(cfg, folder)
         trainer = Trainer(cfg, fabric, data, build_model(cfg, data), folder)
         check_fit(trainer)
-        start = time.monotonic()
-        trainer.fit()
-        logits = trainer.predict(data.test).numpy()
+        with on_sigterm(trainer.interruptions.ask_to_stop):
+            trainer.fit()
+            logits = trainer.predict(data.test).numpy()
         if fabric.is_global_zero:
-            return write_results(trainer, logits, time.monotonic() - start)
+            return write_results(trainer, logits)
     return None
 
 
@@ -125,6 +133,12 @@ def check(cfg: DictConfig) -> None:
     if cfg.trainer.stop_after is not None and cfg.trainer.stop_after < 1:
         raise ValueError(
             f"trainer.stop_after must be at least 1, or null; got {cfg.trainer.stop_after}"
+        )
+    epochs, warmup = epochs_to_train(cfg.trainer), cfg.trainer.warmup_epochs
+    if warmup >= epochs and cfg.warmup != cfg.loss:
+        raise ValueError(
+            f"trainer.warmup_epochs={warmup} leaves none of the {epochs} epochs to the main loss: "
+            "set fewer, or trainer.warmup_epochs=0"
         )
     if cfg.trainer.report == "ema" and not cfg.trainer.ema_decay:
         raise ValueError("trainer.report=ema needs trainer.ema_decay, for instance 0.9997")
@@ -254,7 +268,7 @@ def input_shape(data: TrainingData) -> tuple[int, ...]:
     return tuple(test.inputs.shape[1:])
 
 
-def write_results(trainer: Trainer, logits: np.ndarray, seconds: float) -> dict[str, Any]:
+def write_results(trainer: Trainer, logits: np.ndarray) -> dict[str, Any]:
     """Write predictions, weights and, last of all, metrics.json, which marks a run as finished."""
     cfg, data, folder = trainer.cfg, trainer.data, trainer.folder
     readable = ~data.test.unreadable.numpy()
@@ -283,7 +297,8 @@ def write_results(trainer: Trainer, logits: np.ndarray, seconds: float) -> dict[
         "tested_on": "held-out training images" if cfg.split.holdout else "the official test set",
         "weights": cfg.trainer.report,
         "epochs": len(trainer.history),
-        "seconds": seconds,
+        "seconds": trainer.seconds(),
+        "processes": trainer.fabric.world_size,
         "folder": str(folder),
         "config": OmegaConf.to_container(cfg, resolve=True),
         "overrides": list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],

@@ -1,12 +1,9 @@
 """Algorithm 1 of the paper: a warm-up loss for E_w epochs, then the main loss, on any devices."""
 
-import contextlib
-import itertools
 import logging
-import random
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,48 +14,24 @@ from lightning_fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from tkpr import atomic, checkpoint
+from tkpr import checkpoint
 from tkpr.config import build, epochs_to_train
 from tkpr.data.assemble import TrainingData, loader
 from tkpr.data.features import FeatureDataset
 from tkpr.data.images import ImageDataset
+from tkpr.interrupt import Interruptions
 from tkpr.logbook import Logbook
 from tkpr.metrics import evaluate
+from tkpr.not_finite import advice, check_weights, keep_batch
 from tkpr.optimizer import parameter_groups
+from tkpr.replay import ResumableSampler, seed_everything, seed_torch
 
 log = logging.getLogger(__name__)
 
 Samples = ImageDataset | FeatureDataset
-
-
-def seed_everything(*numbers: int) -> None:
-    """Seed Python, NumPy and torch from a few numbers, so that an epoch can be replayed alone."""
-    seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
-    random.seed(seed)
-    np.random.seed(seed)
-    seed_torch(seed)
-
-
-def seed_torch(seed: int) -> None:
-    """Seed torch; ``torch.manual_seed`` would queue calls for every GPU that is not in use."""
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed(seed)
-
-
-class ResumableSampler(DistributedSampler):
-    """The shuffled order of an epoch, for one process of several, from any place in it."""
-
-    start = 0  # so many samples of this epoch are done
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.islice(super().__iter__(), self.start, None)
-
-    def __len__(self) -> int:
-        return super().__len__() - self.start
 
 
 class Trainer:
@@ -91,14 +64,21 @@ class Trainer:
         self.losses: list[Any] = [build(cfg.warmup, facts=known), build(cfg.loss, facts=known)]
         self.module: Any = model
         self.epoch = 0
-        self.step, self.total_loss = 0, 0.0  # of the epoch under way
-        self.asked_to_stop, self.last_save = False, time.monotonic()
-        # steps since processes compared notes, steps until they should, and when they did
-        self.alone, self.most_alone, self.last_notes = 0, 1, time.monotonic()
         self.history: list[dict[str, float]] = []
+        self.forget_epoch()
+        self.spent, self.began = 0.0, 0.0  # seconds before this process, and before this epoch
+        self.interruptions = Interruptions(fabric, save_minutes=self.settings.checkpoint_minutes)
+        self.may_skip = cfg.dataset.get("on_error") == "skip"
+        self.saved_place: tuple[int, ...] | None = None
         self.reported: dict[int, Tensor] = {}  # which unreadable images were named, per data set
-        saved = checkpoint.load(folder)
+        saved = checkpoint.load_together(folder, fabric)
         if saved:
+            if (before := len(saved["total_loss"])) != fabric.world_size:
+                raise ValueError(
+                    f"{folder} holds a run of {before} processes, this one has "
+                    f"{fabric.world_size}: go on with {before}, as its batches and its learning "
+                    "rates were planned for, or delete the folder"
+                )
             self.module.load_state_dict(saved["model"])
             for loss, state in zip(self.losses, saved["losses"], strict=True):
                 loss.load_state_dict(state)
@@ -117,12 +97,24 @@ class Trainer:
             if self.ema:
                 self.ema.load_state_dict(saved["ema"])
             self.epoch, self.history = saved["epoch"], saved["history"]
-            self.step, totals = saved["step"], saved["total_loss"]
-            same = len(totals) == fabric.world_size
-            self.total_loss = totals[fabric.global_rank] if same else sum(totals) / len(totals)
+            self.step, self.skipped = saved["step"], saved["skipped"]
+            self.total_loss = saved["total_loss"][fabric.global_rank]
+            self.labels_updated = saved["labels_updated"]
+            self.spent, self.began = saved["seconds"]
             for part, rows in zip((data.train, data.test), saved["unreadable"], strict=True):
                 part.unreadable[rows] = True
+                self.reported[id(part)] = part.unreadable.clone()
             log.info("resuming after epoch %d, step %d", self.epoch, self.step)
+        self.started = time.monotonic()
+
+    def forget_epoch(self) -> None:
+        """Start to count an epoch's steps."""
+        self.step, self.skipped, self.total_loss = 0, 0, 0.0
+        self.labels_updated = False
+
+    def seconds(self) -> float:
+        """How long the run has taken so far, in this process and in those before it."""
+        return self.spent + time.monotonic() - self.started
 
     def set_up(self) -> None:
         """Start optimizer, schedule and averaged weights from the model as it is."""
@@ -153,9 +145,10 @@ class Trainer:
         """Train for the epochs that are left and return the measures of the last one."""
         main = self.fabric.is_global_zero
         book = Logbook(self.folder, self.data, self.history, enabled=main)
-        with on_sigterm(self.ask_to_stop), book:
+        with book:
             while self.epoch < self.epochs and not self.out_of_patience():
-                start = time.monotonic()
+                if not self.step:
+                    self.began = self.seconds()
                 self.begin_epoch(self.epoch)
                 row = self.train_epoch(self.epoch)
                 self.end_epoch(self.epoch)
@@ -163,18 +156,19 @@ class Trainer:
                 readable = ~self.data.test.unreadable
                 targets = self.data.test.targets[readable]
                 row |= evaluate(logits[readable], targets, self.settings.ks)
-                row["seconds"] = time.monotonic() - start
+                row["seconds"] = self.seconds() - self.began
                 self.history.append({"epoch": self.epoch + 1, **row})
-                self.epoch, self.step, self.total_loss = self.epoch + 1, 0, 0.0
+                self.epoch += 1
+                self.forget_epoch()
                 # before the checkpoint: a run killed in between repeats the epoch and its rows
                 book.write(self.history, logits, total=self.epochs)
                 self.save()
                 self.pause_if_asked()
         return measures(self.history[-1])
 
-    def criterion(self, epoch: int) -> nn.Module:
-        """Return the loss of an epoch: a hard switch after E_w epochs (Alg. 1)."""
-        return self.criteria[0 if epoch < self.settings.warmup_epochs else 1]
+    def stage(self, epoch: int) -> int:
+        """Which loss an epoch has, 0 or 1: a hard switch after E_w epochs (Alg. 1)."""
+        return 0 if epoch < self.settings.warmup_epochs else 1
 
     def begin_epoch(self, epoch: int) -> None:
         """Tell everyone the epoch; CCD changes its stage here."""
@@ -183,17 +177,18 @@ class Trainer:
         self.loader.sampler.start = self.step * self.settings.batch_size
         self.data.train.set_epoch(epoch)
         if epoch and epoch == getattr(self.module, "context_epochs", None) and not self.step:
-            batches = ((x, y) for x, y, _ in self.on_device(self.loader))
+            batches = ((x, y) for x, y, _ in self.pausing(self.loader))
             self.module.learn_confounders(batches, all_reduce_sum=self.all_reduce_sum)
             self.module.head.start_stage_two()
             self.set_up()
+        self.optimizer.zero_grad()  # left where the last batch of an epoch was skipped
         for loss in self.losses:
             if hasattr(loss, "set_epoch"):
                 loss.set_epoch(epoch)
 
     def train_epoch(self, epoch: int) -> dict[str, float]:
         """One pass over the training set."""
-        settings, fabric, criterion = self.settings, self.fabric, self.criterion(epoch)
+        settings, fabric, criterion = self.settings, self.fabric, self.criteria[self.stage(epoch)]
         seed = self.cfg.seed
         self.model.train()
         criterion.train()
@@ -202,15 +197,19 @@ class Trainer:
         for inputs, targets, index in self.on_device(bar):
             if self.step + 1 == self.steps:  # it may repeat samples that other processes have had
                 self.merge_losses()
-            seed_torch(hash((seed, epoch, fabric.global_rank, self.step)) % 2**63)
+            self.step_seed = hash((seed, epoch, fabric.global_rank, self.step)) % 2**63
+            seed_torch(self.step_seed)
             self.step += 1
+            if self.nothing_to_read(index):
+                self.skipped += 1
+                continue  # what accumulates goes into the next update
             update = self.step % settings.accumulate == 0 or self.step == self.steps
             with fabric.no_backward_sync(self.model, enabled=not update):
                 logits = self.model(inputs)
                 loss = criterion(logits.float(), targets, index)
                 fabric.backward(loss / settings.accumulate)
-            value = loss.item()
-            if not np.isfinite(value):
+            value, whole = torch.stack((loss.detach(), logits.isfinite().all())).tolist()
+            if not (whole and np.isfinite(value)):
                 self.stop_on(value, inputs, targets, index, logits)
             self.total_loss += value
             if update:
@@ -225,8 +224,11 @@ class Trainer:
             if self.step % 10 == 0:
                 bar.set_postfix(loss=f"{value:.4f}", lr=f"{self.scheduler.get_last_lr()[0]:.2e}")
         self.share_unreadable(self.data.train)
+        if self.skipped == self.steps:
+            raise ValueError(f"not one training batch of epoch {epoch + 1} could be read")
         self.check_weights()
-        seconds, mean = time.monotonic() - start, torch.tensor(self.total_loss / self.steps)
+        seconds, steps = time.monotonic() - start, self.steps - self.skipped
+        mean = torch.tensor(self.total_loss / steps)
         images = (self.step - first) * settings.batch_size * fabric.world_size
         return {
             "train_loss": self.all_reduce_sum(mean).item() / fabric.world_size,
@@ -237,11 +239,14 @@ class Trainer:
     def end_epoch(self, epoch: int) -> None:
         """Let the losses that keep a state per sample bring it up to date."""
         self.merge_losses()
-        criterion = self.losses[0 if epoch < self.settings.warmup_epochs else 1]
+        criterion = self.losses[self.stage(epoch)]
+        if self.labels_updated:  # before a stop in the evaluation that follows
+            return
         if hasattr(criterion, "wants_update") and criterion.wants_update():
             logits = self.predict(self.data.train, ema=False)
             logits[self.data.train.unreadable] = torch.inf  # so they are never among the lowest
             criterion.update_labels(self.fabric.to_device(logits))
+            self.labels_updated = True
 
     def merge_losses(self) -> None:
         """Bring what losses have learnt of the samples of each process to all of them."""
@@ -263,7 +268,7 @@ class Trainer:
                 torch.distributed.broadcast(buffer, src=0)
         model.eval()
         logits = torch.zeros(len(dataset), len(self.data.class_names), device=self.fabric.device)
-        for inputs, _, index in self.on_device(self.batches(dataset, shuffle=False)):
+        for inputs, _, index in self.pausing(self.batches(dataset, shuffle=False)):
             with self.fabric.autocast():
                 rows = model(inputs)
             logits[index] = rows.float()
@@ -291,35 +296,26 @@ class Trainer:
                 "precision": self.fabric.strategy.precision.state_dict(),
                 "epoch": self.epoch,
                 "step": self.step,
+                "skipped": self.skipped,
                 "total_loss": totals,
+                "labels_updated": self.labels_updated,
+                "seconds": (self.seconds(), self.began),
                 "unreadable": [part.unreadable.nonzero().flatten() for part in parts],
                 "history": self.history,
             }
             checkpoint.save(self.folder, state)
         self.fabric.barrier()
-        self.last_save = time.monotonic()
+        self.interruptions.saved()
+        self.saved_place = self.place()
 
-    def ask_to_stop(self, *_: Any) -> None:
-        """Note a SIGTERM for :meth:`pause_if_asked`."""
-        self.asked_to_stop = True
+    def place(self) -> tuple[int, ...]:
+        """What tells a state from those before it."""
+        return self.epoch, self.step, self.labels_updated
 
     def pause_if_asked(self) -> None:
-        """Save now and then within long epochs; after a SIGTERM save and stop.
-
-        Several processes compare notes about once a second, so that they do it at the same step:
-        torchrun and Slurm wait half a minute before they kill.
-        """
-        stop = float(self.asked_to_stop)
-        late = float(time.monotonic() - self.last_save > 60 * self.settings.checkpoint_minutes)
-        if self.fabric.world_size > 1:
-            self.alone += 1
-            if self.step and self.alone < self.most_alone:
-                return
-            seconds = time.monotonic() - self.last_notes
-            stop, late, seconds = self.all_reduce_sum(torch.tensor([stop, late, seconds])).tolist()
-            self.most_alone = max(1, int(self.alone * self.fabric.world_size / seconds))
-            self.alone, self.last_notes = 0, time.monotonic()
-        if (stop or late) and self.step:
+        """Save now and then within long epochs; after a SIGTERM save and stop."""
+        stop, late = self.interruptions.now(at_once=not self.step)
+        if (stop or late) and self.step and self.place() != self.saved_place:
             self.save()
             log.info("saved after epoch %d, step %d", self.epoch, self.step)
         if stop:
@@ -328,12 +324,10 @@ class Trainer:
 
     def check_weights(self) -> None:
         """Stop before weights that are not finite reach a checkpoint or a measure."""
-        for name, weight in self.module.named_parameters():
-            if not weight.isfinite().all():
-                raise FloatingPointError(
-                    f"the weights {name} are not finite in epoch {self.epoch + 1}, step "
-                    f"{self.step}, though the losses were; {self.advice()}"
-                )
+        models = {"weights": self.module}
+        if self.ema:
+            models["averaged weights"] = self.ema.module
+        check_weights(models, self.folder, place=f"epoch {self.epoch + 1}, step {self.step}")
 
     def share_unreadable(self, dataset: Samples) -> None:
         """Let all processes know which images could not be read; name each of them once."""
@@ -354,24 +348,37 @@ class Trainer:
         return max(values[-patience:]) <= max(values[:-patience])
 
     def stop_on(self, value: float, inputs: Tensor, *batch: Tensor) -> None:
-        """Leave the batch behind a loss that is not finite, and stop."""
+        """Leave what a loss that is not finite was computed from, and stop.
+
+        The state of the loss is the one after it was computed; of the losses here, only LL-Cp
+        changes its own there, which holds 0 and 1.
+        """
         targets, index, logits = batch
         names = [self.data.train.ids[row] for row in index.tolist()]
         file = self.folder / f"bad_batch_rank{self.fabric.global_rank}.pt"
-        tensors = {"inputs": inputs, "targets": targets, "index": index, "logits": logits}
-        plain = {key: tensor.detach().cpu() for key, tensor in tensors.items()}
-        atomic.write(file, lambda opened: torch.save(plain, opened))
+        content = {
+            **{"inputs": inputs, "targets": targets, "index": index, "ids": names},
+            **{"logits": logits, "loss_value": value},
+            **{"epoch": self.epoch, "step": self.step, "seed": self.step_seed},
+            **{"model": self.module.state_dict(), "stage": self.stage(self.epoch)},
+            "loss": self.losses[self.stage(self.epoch)].state_dict(),
+        }
+        keep_batch(file, content)
+        what = f"the loss is {value}" if not np.isfinite(value) else "the logits are not finite"
         raise FloatingPointError(
-            f"the loss is {value} in epoch {self.epoch + 1}, step {self.step}, on the samples "
-            f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; the batch is in {file}, "
-            f"{self.advice()}"
+            f"{what} in epoch {self.epoch + 1}, step {self.step}, on the samples "
+            f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; batch, weights and seed "
+            f"are in {file}, {advice(self.folder)}"
         )
 
-    def advice(self) -> str:
-        """What to do about numbers that are not finite."""
-        file = checkpoint.path(self.folder)
-        kept = f"the last good state in {file}" if file.exists() else "no state was saved yet"
-        return f"{kept}: lower the learning rate or clip the gradient (trainer.clip_norm=1)"
+    def nothing_to_read(self, index: Tensor) -> bool:
+        """Whether all images of a batch are unreadable, here or in another process.
+
+        All leave such a step out together, as their gradients are added up.
+        """
+        if not self.may_skip:
+            return False
+        return self.all_reduce_sum(torch.tensor(float(not len(index)))).item() > 0
 
     def batches(self, dataset: Samples, *, shuffle: bool) -> DataLoader:
         """Cut a data set into batches; each process gets its share."""
@@ -399,10 +406,26 @@ class Trainer:
         """Move batches to the device as they come, and there from bytes to numbers."""
         for batch in unwrapped(batches):
             inputs, targets, index = self.fabric.to_device(batch)
-            inputs = self.data.finish(inputs)
+            if len(index):
+                inputs = self.data.finish(inputs)
             if inputs.ndim == 4 and not self.settings.channels_last:
                 inputs = inputs.contiguous()
             yield inputs, targets, index
+
+    def pausing(self, batches: DataLoader) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Hand on batches that are not empty; after each, save or stop where that is asked for.
+
+        Processes may have a batch more or less than others, but all must ask equally often.
+        """
+        length = self.fabric.to_device(torch.tensor(len(batches)))
+        left = int(cast(Tensor, self.fabric.all_reduce(length, reduce_op="max")))
+        for batch in self.on_device(batches):
+            if len(batch[2]):
+                yield batch
+            self.pause_if_asked()
+            left -= 1
+        for _ in range(left):
+            self.pause_if_asked()
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """Return the sum over all processes."""
@@ -412,16 +435,6 @@ class Trainer:
         """A bar on a terminal of the first process; silent in a log."""
         quiet = True if not self.fabric.is_global_zero else None
         return tqdm(batches, desc=title, disable=quiet, leave=False, dynamic_ncols=True)
-
-
-@contextlib.contextmanager
-def on_sigterm(handler: Callable[..., None]) -> Iterator[None]:
-    """Call ``handler`` on a SIGTERM, which clusters send before they kill."""
-    previous = signal.signal(signal.SIGTERM, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def unwrapped(batches: Iterable[Any]) -> Iterator[Any]:

@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.miniature import make_csv
-from tests.runs import SMALL, train
+from tests.data.miniature import make_arff, make_csv
+from tests.runs import SMALL, compose, train
 from tkpr import checkpoint
+from tkpr.config import build
 from tkpr.data.core import Split
 from tkpr.data.images import ImageDataset
 from tkpr.finished import load_predictions
 from tkpr.losses import TKPR
 from tkpr.metrics import evaluate
-from tkpr.trainer import Trainer
+from tkpr.replay import seed_torch
+from tkpr.run import build_data, build_model
+from tkpr.trainer import Trainer, facts
 
 
 def on_photos(folder):
@@ -111,8 +114,44 @@ def test_a_whole_batch_of_corrupt_images_is_an_error(tmp_path):
         ImageDataset(split, size=8, on_error="ignore")
 
 
-def test_the_batch_behind_a_loss_that_is_not_finite_reproduces_it(tmp_path, monkeypatch):
-    """From the file alone, and the last good checkpoint is the one before."""
+DIVERGES = ["optimizer=sgd", "optimizer.lr=1e30", "scheduler=constant", "trainer.warmup_epochs=0"]
+
+
+def test_the_file_behind_a_loss_that_is_not_finite_reproduces_it(tmp_path):
+    """With the settings of the run: the same logits, with dropout, and the same loss."""
+    make_arff(tmp_path / "data")
+    settings = ["dataset=arff", f"dataset.root={tmp_path / 'data'}", "dataset.name=mini"]
+    settings += ["model=mlp", "loss=lsep", "trainer.batch_size=5", "trainer.ks=[1,2]"]
+    settings += ["trainer.monitor=mAP@1", "trainer.accelerator=cpu", *DIVERGES]
+    with pytest.raises(FloatingPointError, match=r"loss is .* batch, weights and seed are in"):
+        train(*settings, folder=tmp_path / "run")
+    kept = torch.load(tmp_path / "run" / "bad_batch_rank0.pt", weights_only=True)
+    cfg = compose(*settings, folder=tmp_path / "run")
+    data = build_data(cfg)
+    assert kept["ids"] == [data.train.ids[row] for row in kept["index"].tolist()]
+    assert (kept["epoch"], kept["step"], kept["stage"]) == (0, 2, 1)
+    known = facts(data, cfg.trainer.epochs)
+    model, loss = build_model(cfg, data), build(cfg.loss, facts=known)
+    batch = kept["targets"], kept["index"]
+    assert loss(model(kept["inputs"]), *batch).isfinite()  # the batch alone would not do
+    model.load_state_dict(kept["model"])
+    loss.load_state_dict(kept["loss"])
+    seed_torch(kept["seed"])
+    logits = model.train()(kept["inputs"])
+    torch.testing.assert_close(logits, kept["logits"], rtol=0, atol=0, equal_nan=True)
+    value = loss.train()(logits, *batch)
+    assert not value.isfinite()
+    torch.testing.assert_close(value.item(), kept["loss_value"], equal_nan=True)
+
+
+def test_logits_that_are_not_finite_stop_the_run_whatever_the_loss_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(TKPR, "forward", lambda self, logits, *_: logits.nan_to_num(0, 0, 0).sum())
+    with pytest.raises(FloatingPointError, match=r"^the logits are not finite in epoch 1, step 2"):
+        train(*SMALL, *DIVERGES, folder=tmp_path)
+    assert not checkpoint.path(tmp_path).exists()
+
+
+def test_a_loss_that_is_not_finite_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
     forward, calls = TKPR.forward, []
 
     def overflow(self, logits, targets, index=None):
@@ -127,31 +166,39 @@ def test_the_batch_behind_a_loss_that_is_not_finite_reproduces_it(tmp_path, monk
         train(*settings, folder=tmp_path)
     assert str(tmp_path / "last.ckpt") in str(got.value)
     assert checkpoint.load(tmp_path)["epoch"] == 1
-    batch = torch.load(tmp_path / "bad_batch_rank0.pt", weights_only=True)
-    assert set(batch) == {"inputs", "targets", "index", "logits"}
-    assert batch["inputs"].shape == (8, 3, 32, 32)
     results = train(*settings, folder=tmp_path)  # the cause is gone: the run goes on
     assert results["epochs"] == 3
 
 
-def test_weights_that_are_not_finite_never_reach_a_checkpoint(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("weights", lambda trainer: trainer.module.fc.weight),
+        ("weights", lambda trainer: next(b for b in trainer.module.buffers() if b.ndim)),
+        ("averaged weights", lambda trainer: trainer.ema.module.fc.weight),
+    ],
+    ids=["a weight", "batch statistics", "an averaged weight"],
+)
+def test_weights_that_are_not_finite_never_reach_a_checkpoint(what, name, tmp_path, monkeypatch):
     """A gradient may overflow although the loss does not."""
     pause = Trainer.pause_if_asked
 
     def poison(trainer):
-        if (trainer.epoch, trainer.step) == (1, 3):
+        if (trainer.epoch, trainer.step) == (1, 5):
             with torch.no_grad():
-                trainer.module.fc.weight[0, 0] = torch.nan
+                name(trainer).flatten()[0] = torch.nan
         pause(trainer)
 
     monkeypatch.setattr(Trainer, "pause_if_asked", poison)
-    monkeypatch.setattr(TKPR, "forward", lambda self, logits, *_: logits.nan_to_num().mean())
-    settings = [*SMALL, "trainer.epochs=3", "trainer.warmup_epochs=0"]
-    with pytest.raises(FloatingPointError, match=r"weights .* not finite in epoch 2.*last\.ckpt"):
+    settings = [*SMALL, "trainer.epochs=3", "trainer.warmup_epochs=0", "trainer.ema_decay=0.9"]
+    with pytest.raises(
+        FloatingPointError, match=rf"the {what} \(.* not finite in epoch 2.*last\.ckpt"
+    ):
         train(*settings, folder=tmp_path)
     state = checkpoint.load(tmp_path)
     assert state["epoch"] == 1
-    assert all(value.isfinite().all() for value in state["model"].values())
+    for values in (state["model"] | state["ema"]).values():
+        assert values.isfinite().all()
 
 
 @pytest.mark.parametrize(

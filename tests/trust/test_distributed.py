@@ -238,7 +238,14 @@ def test_a_silent_process_is_not_waited_for(tmp_path):
 
 def test_a_sweep_by_torchrun(tmp_path):
     """The same processes train one run after the other; train.py alone cannot, and says so."""
-    words = ["-m", "loss=bce,tkpr_a2", *SMALL, "trainer.epochs=1", f"hydra.sweep.dir={tmp_path}"]
+    words = [
+        "-m",
+        "loss=bce,tkpr_a2",
+        *SMALL,
+        "trainer.epochs=1",
+        "trainer.warmup_epochs=0",
+        f"hydra.sweep.dir={tmp_path}",
+    ]
     words += [f"run_dir={tmp_path}/${{hydra:runtime.choices.loss}}"]
     code, said = finish(start(*words, "trainer.devices=2"))
     assert code == 1

@@ -22,8 +22,9 @@ from tkpr import atomic, checkpoint
 from tkpr.trainer import Trainer
 
 KILLS = int(os.environ.get("TKPR_KILLS", "20"))
-# 3 epochs of 5 steps, with a checkpoint after every step
-RUN = [*SMALL, "trainer.epochs=3", "trainer.warmup_epochs=1", "trainer.checkpoint_minutes=0"]
+# 3 epochs of 6 steps, the last of them on 3 samples, with a checkpoint after every step
+RUN = [word for word in SMALL if word != "dataset.train_size=40"] + ["dataset.train_size=43"]
+RUN += ["trainer.epochs=3", "trainer.warmup_epochs=1", "trainer.checkpoint_minutes=0"]
 
 
 class Killed(BaseException):
@@ -99,7 +100,7 @@ def test_stopped_while_a_checkpoint_is_written(share, untouched, tmp_path, monke
 
     def save_a_part(state, file):
         saves.append(1)
-        if len(saves) < 8:
+        if len(saves) < 9:
             return save(state, file)
         whole = builtins.open(os.devnull, "wb")  # noqa: SIM115 (measures the size only)
         save(state, whole)
@@ -114,9 +115,143 @@ def test_stopped_while_a_checkpoint_is_written(share, untouched, tmp_path, monke
             train(*RUN, folder=tmp_path)
     assert len(list(tmp_path.glob(".last.ckpt.*.part"))) == 1
     kept = checkpoint.load(tmp_path)
-    assert (kept["epoch"], kept["step"]) == (1, 1)  # the 7th: 5 steps, the epoch, a step
+    assert (kept["epoch"], kept["step"]) == (1, 1)  # the 8th: 6 steps, the epoch, a step
     train(*RUN, folder=tmp_path)
     assert_as_if_untouched(tmp_path, untouched)
+
+
+def test_stopped_after_the_last_step_of_an_epoch(untouched, tmp_path, monkeypatch):
+    """The state says that more samples are done than there are: the last batch is not full."""
+    pause = Trainer.pause_if_asked
+
+    def die_at_the_end(trainer):
+        pause(trainer)
+        if (trainer.epoch, trainer.step) == (1, trainer.steps):
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "pause_if_asked", die_at_the_end)
+        with pytest.raises(Killed):
+            train(*RUN, folder=tmp_path)
+    kept = checkpoint.load(tmp_path)
+    assert (kept["epoch"], kept["step"]) == (1, 6)
+    train(*RUN, folder=tmp_path)
+    assert_as_if_untouched(tmp_path, untouched)
+
+
+def sigterm_in(call, monkeypatch):
+    """Send SIGTERM to this process at the start of one call of predict; return what it does."""
+    predict, calls = Trainer.predict, []
+
+    def told_to_stop(trainer, dataset, **options):
+        calls.append([])
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finish = trainer.data.finish
+        hook = finish.register_forward_pre_hook(lambda *_: calls[-1].append("a batch"))
+        try:
+            return predict(trainer, dataset, **options)
+        finally:
+            hook.remove()
+
+    monkeypatch.setattr(Trainer, "predict", told_to_stop)
+    return calls
+
+
+# predictions of this run: the training set, to give it labels, and the test set, after each epoch
+LABELLED = [*RUN[:-1], "loss=em_apl", "labels=single_positive", "loss.warmup_epochs=1"]
+LABELLED += ["trainer.warmup_epochs=0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "call", "place"),
+    [
+        (RUN[:-1], 2, (1, 6)),
+        (RUN[:-1], 4, (3, 0)),  # the last test, after all epochs
+        (LABELLED, 1, (0, 6)),
+        (LABELLED, 2, (0, 6)),  # the new labels are there
+        (LABELLED, 4, (1, 6)),
+    ],
+)
+def test_sigterm_in_an_evaluation_is_answered_at_once(words, call, place, tmp_path, monkeypatch):
+    train(*words, folder=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        calls = sigterm_in(call, patch)
+        with pytest.raises(SystemExit) as stopped:
+            train(*words, folder=tmp_path / "run")
+    assert stopped.value.code == 143
+    assert (len(calls), len(calls[-1])) == (call, 1)
+    kept = checkpoint.load(tmp_path / "run")
+    assert (kept["epoch"], kept["step"]) == place
+    train(*words, folder=tmp_path / "run")
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    one, other = (checkpoint.load(tmp_path / name) for name in ("whole", "run"))
+    for key, value in (one["model"] | one["losses"][1]).items():
+        assert torch.equal(value, (other["model"] | other["losses"][1])[key]), key
+
+
+def test_the_time_of_all_sessions_is_counted(tmp_path, monkeypatch):
+    """As if 1000 seconds had been spent when the second epoch was at its third step, 50 in it."""
+    pause = Trainer.pause_if_asked
+
+    def die(trainer):
+        pause(trainer)
+        if (trainer.epoch, trainer.step) == (1, 3):
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "pause_if_asked", die)
+        with pytest.raises(Killed):
+            train(*RUN, folder=tmp_path)
+    state = checkpoint.load(tmp_path)
+    spent, began = state["seconds"]
+    assert 0 < began < spent < 100
+    checkpoint.save(tmp_path, state | {"seconds": (1000.0, 950.0)})
+    results = train(*RUN, folder=tmp_path)
+    assert 1000 < results["seconds"] < 1100
+    rows = [float(row["seconds"]) for row in csv.DictReader((tmp_path / "metrics.csv").open())]
+    assert 50 < rows[1] < 150
+    assert rows[0] < 50
+    assert rows[2] < 50
+
+
+def test_another_number_of_processes_is_refused(tmp_path, monkeypatch):
+    """Its batches, and so its place in the epoch and its learning rates, would be others."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "begin_epoch", lambda trainer, _: trainer.save() or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(*RUN, folder=tmp_path)
+    state = checkpoint.load(tmp_path)
+    checkpoint.save(tmp_path, state | {"total_loss": [0.0, 0.0]})
+    with pytest.raises(ValueError, match=r"holds a run of 2 processes, this one has 1: go on with"):
+        train(*RUN, folder=tmp_path)
+
+
+class Second:
+    """The second of two processes, which the first tells what it has found."""
+
+    global_rank = 1
+
+    def __init__(self, told):
+        self.told = told
+
+    def broadcast(self, _):
+        return self.told
+
+
+def test_a_process_waits_for_the_state_that_the_first_has_found(tmp_path, monkeypatch):
+    """A shared file system shows it nothing, then the state before, then the right one."""
+    states = [None, {"epoch": 0, "step": 5}, {"epoch": 1, "step": 2}]
+    found = iter(states)
+    monkeypatch.setattr(checkpoint, "load", lambda _: next(found))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    assert checkpoint.load_together(tmp_path, Second("epoch 1, step 2")) == states[2]
+    monkeypatch.setattr(checkpoint, "load", lambda _: states[1])
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"process 1 finds epoch 0, step 5 in .*last\.ckpt, the first process epoch 1, step 2",
+    ):
+        checkpoint.load_together(tmp_path, Second("epoch 1, step 2"), patience=0)
 
 
 @pytest.mark.slow
@@ -129,7 +264,7 @@ def test_killed_at_random_moments(untouched, tmp_path):
     wait_for(saved, process)
     starting = time.monotonic() - begin
     wait_for(done, process)
-    between = (time.monotonic() - begin - starting) / 18  # checkpoints: 15 steps and 3 epochs
+    between = (time.monotonic() - begin - starting) / 21  # checkpoints: 18 steps and 3 epochs
     assert finish(process)[0] == 0
     while kills < KILLS:
         if done.exists():  # it ended before its time: another round

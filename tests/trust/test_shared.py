@@ -64,7 +64,13 @@ def test_a_run_rebuilt_from_its_record(tmp_path):
 
 @pytest.mark.slow
 def test_the_words_in_metrics_json_are_the_command(tmp_path):
-    words = [*SMALL, "trainer.epochs=1", "loss=bce", "trainer.num_workers=2"]
+    words = [
+        *SMALL,
+        "trainer.epochs=1",
+        "trainer.warmup_epochs=0",
+        "loss=bce",
+        "trainer.num_workers=2",
+    ]
     code, said = finish(start(*words, f"run_dir={tmp_path / 'one'}"))
     assert code == 0, said
     stored = json.loads((tmp_path / "one" / "metrics.json").read_text())
