@@ -1,5 +1,6 @@
 """Write a file so that a reader finds the old one or the new one, never half of it."""
 
+import errno
 import os
 import uuid
 from collections.abc import Callable
@@ -10,7 +11,7 @@ PART = ".part"
 
 
 def write(path: Path, content: bytes | str | Callable[[BinaryIO], Any]) -> None:
-    """Write beside ``path``, flush to the disk, then rename over it.
+    """Write beside ``path``, flush to the disk, then rename over it and flush the folder.
 
     Args:
         path: the file to make or replace.
@@ -39,6 +40,19 @@ def write(path: Path, content: bytes | str | Callable[[BinaryIO], Any]) -> None:
         ) from error
     finally:
         beside.unlink(missing_ok=True)
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Bring a new name to the disk, so that it outlives a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems know no such thing
+            raise OSError(f"{folder} cannot be flushed to the disk ({error})") from error
+    finally:
+        os.close(descriptor)
 
 
 def remove_parts(folder: Path) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 
 from tkpr.config import build
 from tkpr.data.assemble import loader
+from tkpr.data.files import read_arrays
 
 log = logging.getLogger(__name__)
 
@@ -212,8 +213,9 @@ def load_predictions(folder: Path) -> dict[str, np.ndarray]:
     if not file.is_file():
         raise FileNotFoundError(f"no {file}: {folder} is not the folder of a finished run")
     try:
-        with np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in ("logits", "targets", "ids", "class_names")}
+        names = ["logits", "targets", "ids", "class_names"]
+        stored = read_arrays(file, names)
+        return {name: stored[name] for name in names}
     except Exception as error:  # truncated archives, foreign ones, pickles
         raise ValueError(f"{file} cannot be read as predictions: {error}") from error
 

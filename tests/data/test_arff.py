@@ -119,6 +119,8 @@ def test_quotes_comments_and_empty_sparse_rows(tmp_path):
         (HEADER + "1,'y z,0\n", r"line 6: a quote is not closed"),
         (HEADER + "{3 1}\n", r"line 6: expected 'column value' with a column below 3; got '3 1'"),
         (HEADER + "{a 1}\n", r"line 6: expected 'column value'"),
+        (HEADER + "{\u0661 1}\n", r"line 6: expected 'column value'"),
+        (HEADER + f"{{{'9' * 5000} 1}}\n", r"line 6: expected 'column value'"),
         (HEADER + "{0 1, 0 2}\n", r"line 6: a column occurs twice"),
         (HEADER.replace("{0,1}", "{no,yes}") + "1,x,no\n", r"the label 'one' has the values"),
         (HEADER.replace("{0,1}", "real") + "1,x,0.5\n", r"line 6: the label 'one' must be 0 or 1"),

@@ -138,6 +138,67 @@ def test_file_name_may_not_leave_the_folder(root):
         load("coco", root)
 
 
+def test_that_message_names_no_option_that_does_not_exist(root):
+    edit(root, lambda content: content["images"][0].update(file_name="../secret.jpg"))
+    with pytest.raises(ValueError, match=r"use a relative path without \.\.$"):
+        load("coco", root)
+
+
+OTHER_TYPES = [None, True, 1.5, [], {}, [1], {"a": 1}, "", "a\0"]
+FIELDS = [
+    *(("images", "id"), ("images", "file_name"), ("categories", "id"), ("categories", "name")),
+    *(("annotations", "image_id"), ("annotations", "category_id")),
+]
+
+
+@pytest.mark.parametrize(("part", "field"), FIELDS)
+@pytest.mark.parametrize("value", [*OTHER_TYPES, 7], ids=repr)
+def test_values_of_other_types_are_refused(root, part, field, value):
+    edit(root, lambda content: content[part][1].update({field: value}))
+    with pytest.raises(ValueError, match=r"instances_train2014\.json"):
+        load("coco", root)
+
+
+@pytest.mark.parametrize("part", ["images", "annotations", "categories"])
+@pytest.mark.parametrize("value", [*OTHER_TYPES, 7, "abc", [[]], [None], ["id"]], ids=repr)
+def test_lists_of_other_things_are_refused(root, part, value):
+    edit(root, lambda content: content.update({part: value}))
+    with pytest.raises(ValueError, match=r"instances_train2014\.json"):
+        load("coco", root)
+
+
+def test_names_instead_of_numbers_and_large_numbers(root, tmp_path):
+    """As some sets in COCO's form have; the cache can be read again."""
+    before = load("coco", root, order="file")
+
+    def rename(content):
+        for image in content["images"]:
+            image["id"] = 10**30 + image["id"] if image["id"] % 2 else f"no. {image['id']}"
+        for label in content["annotations"]:
+            number = label["image_id"]
+            label["image_id"] = 10**30 + number if number % 2 else f"no. {number}"
+
+    edit(root, rename)
+    for _ in range(2):
+        after = load("coco", root, order="file", cache_dir=tmp_path / "cache")
+        assert after.train.ids == before.train.ids
+        np.testing.assert_array_equal(after.train.targets, before.train.targets)
+
+
+def test_files_of_one_name_in_two_folders(root):
+    edit(root, lambda content: content["images"][1].update(file_name="more/COCO_x.jpg"))
+    edit(root, lambda content: content["images"][2].update(file_name="COCO_x.png"))
+    with pytest.raises(ValueError, match=r"train2014\.json: the file name 'COCO_x' occurs twice"):
+        load("coco", root)
+
+
+def test_a_number_of_thousands_of_digits(root):
+    path = root / "annotations" / "instances_val2014.json"
+    path.write_text(path.read_text().replace('"area": 400', f'"area": {"9" * 5000}', 1))
+    with pytest.raises(ValueError, match=f"{path} cannot be read: Exceeds the limit"):
+        load("coco", root)
+
+
 def test_missing_files(root, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere; get it with: .*dataset=coco download"):
         load("coco", tmp_path / "nowhere")

@@ -100,7 +100,10 @@ HEADER = "image,labels,split\n"
         (HEADER + "C:\\a.jpg,cat,train\n", r"line 2: 'C:\\\\a.jpg' leads out of"),
         (HEADER + "x/../../a.jpg,cat,train\n", r"line 2: 'x/../../a.jpg' leads out of"),
         (HEADER + 'a.jpg,"cat,train\n', r"labels.csv, line 2: broken CSV"),
+        (HEADER + 'a.jpg,"ca\nt",train\n', r"line 3: broken CSV: a quoted value runs over several"),
         (HEADER + "a.jpg,[cat,train\n", r"line 2: '\[cat' is not a list of names"),
+        (HEADER + "a.jpg,[1],train\n", r"line 2: '\[1\]' is not a list of names"),
+        (HEADER + "a.jpg,\"['a'],'b'\",train\n", r"line 2: .* is not a list of names"),
         ("image,cat\na.jpg,1\nb.jpg,yes\n", r"line 3: the column 'cat' must hold 0 or 1"),
     ],
 )

@@ -69,6 +69,15 @@ def test_zero_and_one_are_plain_labels_whatever_the_rule(tmp_path):
         ({"labels": None, "ids": None}, "has no array labels, ids; it needs features, labels"),
         ({"features": np.zeros((4, 3, 2))}, r"\[N, D\]; got \(4, 3, 2\)"),
         ({"features": np.full((4, 3), np.nan)}, "12 of them not finite"),
+        ({"features": np.full((4, 3), "a")}, r"must be numbers \[N, D\]; got \(4, 3\) of type <U1"),
+        ({"labels": np.ones(4)}, r"labels in .*f\.npz must be numbers \[N, C\]; got \(4,\)"),
+        ({"ids": np.array("a")}, r"ids in .*f\.npz must be text \[N\]; got \(\)"),
+        ({"ids": np.array([7, 8, 8, 10])}, r"f\.npz: an id occurs twice in the split 'train'"),
+        (
+            {"split": np.zeros(4)},
+            r"split in .*f\.npz must be text \[N\]; got \(4,\) of",
+        ),
+        ({"class_names": np.eye(2)}, r"class_names in .*f\.npz must be text \[C\]"),
         ({"labels": np.full((4, 2), 3)}, r"must be 1, 0 or -1; got \[3\]"),
         ({"split": np.array(["train"] * 4)}, "names the splits train; say which"),
         ({"split": np.array(["train", "a", "b", "a"])}, "names the splits train, a, b; say which"),
@@ -118,6 +127,19 @@ def test_dataset_gives_items_and_batches():
     assert torch.equal(batch[0], torch.tensor([[0.0, 0, 0], [0, 1, 0]]))
     assert batch[1].dtype == torch.float32
     assert batch[2].tolist() == [3, 1]
+
+
+def test_a_damaged_header_is_noticed(tmp_path):
+    """NumPy would read the first columns only, and never see that the checksum is wrong."""
+    file = tmp_path / "f.npz"
+    np.savez(file, **arrays(features=np.ones((4, 9000))))
+    whole, header = file.read_bytes(), b"'shape': (4, 9000)"
+    assert whole.count(header) == 1
+    file.write_bytes(whole.replace(header, b"'shape': (4, 1000)"))
+    with np.load(file) as read:
+        assert read["features"].shape == (4, 1000)
+    with pytest.raises(ValueError, match=r"f\.npz cannot be read as arrays"):
+        load(file)
 
 
 def test_real_features_of_voc_2012(real_data):

@@ -1,13 +1,16 @@
 import io
 import os
+import shutil
 import signal
 import time
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 from torch.utils.data import RandomSampler
 
 from tkpr.data import images
@@ -15,7 +18,8 @@ from tkpr.data.assemble import loader
 from tkpr.data.cache import ImageCache
 from tkpr.data.core import Split
 from tkpr.data.images import ImageDataset, read_image, squash, to_rgb
-from tkpr.data.transforms import RandAugment
+from tkpr.data.transforms import Finish, RandAugment
+from tkpr.finished import predict
 
 
 def photograph(width=120, height=90):
@@ -241,6 +245,35 @@ def test_batches_are_the_same_for_any_number_of_workers(split):
             assert all(torch.equal(a, b) for a, b in zip(batch, other, strict=True))
 
 
+def test_a_batch_of_unreadable_images_is_empty(split, tmp_path):
+    for path in split.inputs[4:7]:
+        path.write_bytes(b"no image")
+    split.inputs[7].unlink()
+    dataset = ImageDataset(split, size=24, on_error="skip")
+    for num_workers in (0, 1):
+        whole, empty = loader(dataset, batch_size=4, num_workers=num_workers)
+        assert [len(part) for part in whole] == [4, 4, 4]
+        assert [part.shape[1:] for part in empty] == [part.shape[1:] for part in whole]
+        assert [part.dtype for part in empty] == [part.dtype for part in whole]
+        assert [len(part) for part in empty] == [0, 0, 0]
+        assert dataset.unreadable.tolist() == [False] * 4 + [True] * 4
+
+
+def test_predictions_go_on_without_unreadable_images(split, caplog):
+    for path in split.inputs[4:]:
+        path.unlink()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2)).eval()
+    dataset = ImageDataset(split, size=8, on_error="skip")
+    logits = predict(model, dataset, Finish(), batch_size=3, device="cpu")
+    images = Finish()(torch.stack([dataset[index][0] for index in range(4)]))
+    np.testing.assert_allclose(logits, model(images.contiguous()).detach(), rtol=1e-5, atol=1e-6)
+    assert [line.split()[-1] for line in caplog.messages] == list(split.ids[4:])
+    for path in split.inputs[:4]:
+        path.unlink()
+    with pytest.raises(ValueError, match="not one of the 8 images can be read"):
+        predict(model, dataset, Finish(), batch_size=3, device="cpu")
+
+
 # Cache
 
 
@@ -301,6 +334,32 @@ def test_damaged_records_are_not_read(split, tmp_path, decodes):
     assert torch.equal(again.__getitems__(range(8))[0], wanted)
     assert decodes == [split.inputs[3]]
     assert again.cache.get(3) is not None
+
+
+def test_a_missing_image_does_not_stop_the_cache(split, tmp_path):
+    split.inputs[1].unlink()
+    with pytest.raises(FileNotFoundError, match="there is no image file"):
+        cached(split, tmp_path / "cache")[1]
+    dataset = cached(split, tmp_path / "cache", on_error="skip")
+    assert dataset.__getitems__([0, 1])[2].tolist() == [0]
+    shutil.copy(split.inputs[0], split.inputs[1])  # it has come: another cache
+    assert cached(split, tmp_path / "cache").cache.path != dataset.cache.path
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_full_disk_is_named(split, tmp_path, on_error):
+    dataset = cached(split, tmp_path / "cache", on_error=on_error)
+    dataset.cache.path = Path("/dev/full")
+    with pytest.raises(OSError, match=r"/dev/full cannot be written \(.*No space left .*make room"):
+        dataset.__getitems__([0])
+    assert not dataset.unreadable.any()  # the image is not to blame
+
+
+def test_half_a_record_is_an_error(split, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "pwrite", lambda file, record, at: len(record) // 2)
+    with pytest.raises(OSError, match=r"\.bin cannot be written \(only 866 of 1732 bytes\)"):
+        cached(split, tmp_path / "cache")[0]
 
 
 def test_parts_share_one_cache(split, tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tkpr.data.core import MultiLabelData, Split
-from tkpr.data.files import dataset_root, find_file, line_of, read_lines, read_xml
+from tkpr.data.files import dataset_root, find_file, is_number, line_of, read_lines, read_xml
 from tkpr.data.splits import holdout
 
 NUMERIC = ("numeric", "real", "integer")
@@ -240,7 +240,7 @@ def _sparse_entries(text: str, count: int, where: str) -> tuple[list[int], list[
     columns, values = [], []
     for entry in _values(text, where) if text.strip() else []:
         column, _, value = entry.partition(" ")
-        if not column.isdecimal() or int(column) >= count:
+        if not is_number(column) or int(column) >= count:
             raise ValueError(
                 f"{where}: expected 'column value' with a column below {count}; got {entry!r}"
             )

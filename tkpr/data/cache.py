@@ -39,10 +39,10 @@ class ImageCache:
     """
 
     def __init__(self, folder: str | Path, paths: Sequence[str | Path], *, size: int) -> None:
+        self._file: int | None = None
         self.size = size
         self.rows = np.arange(len(paths))
         self.path = Path(folder) / f"images-{size}-{_fingerprint(paths)}.bin"
-        self._file: int | None = None
         if not self.path.exists():
             _create(self.path, len(paths) * self._record)
 
@@ -68,7 +68,14 @@ class ImageCache:
         """Keep the pixels of an image."""
         pixels = image.permute(1, 2, 0).contiguous().numpy().reshape(-1)
         record = _checksum(pixels).to_bytes(HEAD) + pixels.tobytes()
-        os.pwrite(self._opened(), record, int(self.rows[index]) * len(record))
+        try:
+            written = os.pwrite(self._opened(), record, int(self.rows[index]) * len(record))
+            if written < len(record):
+                raise OSError(f"only {written} of {len(record)} bytes")
+        except OSError as error:
+            raise OSError(
+                f"{self.path} cannot be written ({error}); make room, or set cache_dir=null"
+            ) from error
 
     def _opened(self) -> int:
         """Return the file's descriptor; reading at given places is safe between processes."""
@@ -102,8 +109,12 @@ def _fingerprint(paths: Sequence[str | Path]) -> str:
     """Return a name for the state of the image files."""
     digest = hashlib.sha256(f"{VERSION}".encode())
     for path in paths:
-        state = os.stat(path)
-        digest.update(f"{path}|{state.st_size}|{state.st_mtime_ns}\n".encode())
+        try:
+            state = os.stat(path)
+            found = f"{state.st_size}|{state.st_mtime_ns}"
+        except (OSError, ValueError):  # whoever reads the image says what is wrong with it
+            found = "missing"
+        digest.update(f"{path}|{found}\n".encode(errors="surrogatepass"))
     return digest.hexdigest()[:16]
 
 

@@ -4,15 +4,24 @@ import contextlib
 import hashlib
 import io
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pycocotools.coco import COCO
 
 from tkpr import atomic
 from tkpr.data.core import MultiLabelData, Split
-from tkpr.data.files import absolute, dataset_root, inside, labelled_only, require_files
+from tkpr.data.files import (
+    absolute,
+    dataset_root,
+    inside,
+    labelled_only,
+    read_arrays,
+    require_files,
+)
 
 ORDERS = ("id_string", "annotation", "file")
 HOW_TO_GET = "get it with: python scripts/prepare_data.py dataset=coco download=true"
@@ -82,7 +91,7 @@ class _Index:
         """Return the images, which lie in ``folder``, in the order called ``order``."""
         rows = np.arange(len(self.image_ids))
         if order == "id_string":
-            rows = np.argsort(self.image_ids.astype(str))
+            rows = np.argsort(self.image_ids.astype(str))  # older caches hold numbers
         elif order == "annotation":
             rows = np.argsort(self.first_annotation, kind="stable")
         names = self.file_names[rows].tolist()
@@ -101,8 +110,7 @@ def _cached_index(path: Path, cache: Path | None) -> _Index:
     stored = cache / f"{path.stem}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.npz"
     if stored.is_file():
         try:
-            with np.load(stored, allow_pickle=False) as arrays:
-                return _Index(**{field.name: arrays[field.name] for field in fields(_Index)})
+            return _Index(**read_arrays(stored, [field.name for field in fields(_Index)]))
         except Exception as error:  # a broken or foreign archive fails in many ways
             raise ValueError(f"{stored} cannot be read ({error}): delete it") from error
     index = _read_index(path)
@@ -123,21 +131,32 @@ def _read_index(path: Path) -> _Index:
         labels = [(label["image_id"], label["category_id"]) for label in annotations]
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: broken JSON: {error.msg}") from error
-    except UnicodeDecodeError as error:
+    except ValueError as error:  # of the encoding, or a number of thousands of digits
         raise ValueError(f"{path} cannot be read: {error}") from error
-    except (AssertionError, KeyError, TypeError, RecursionError) as error:
+    except (AssertionError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a COCO instances file: {error!r}") from error
     if not (images and annotations and categories):
         raise ValueError(
             f"{path} is empty: {len(images)} images, {len(annotations)} annotations, "
             f"{len(categories)} categories"
         )
-    row_of = {image_id: row for row, image_id in enumerate(image_ids)}
-    column_of = {number: column for column, (number, _) in enumerate(categories)}
+    numbers, class_names = [number for number, _ in categories], [name for _, name in categories]
+    for what, values in (("file_name", file_names), ("category name", class_names)):
+        _require(path, what, values, _is_text, "a text")
     for what, values in (
         ("image id", image_ids),
-        ("file name", file_names),
-        ("category id", [number for number, _ in categories]),
+        ("category id", numbers),
+        ("image_id of an annotation", [image_id for image_id, _ in labels]),
+        ("category_id of an annotation", [category_id for _, category_id in labels]),
+    ):
+        _require(path, what, values, _is_id, "a whole number or a text")
+    row_of = {image_id: row for row, image_id in enumerate(image_ids)}
+    column_of = {number: column for column, number in enumerate(numbers)}
+    for what, values in (
+        ("image id", image_ids),
+        ("file name", [Path(name).stem for name in file_names]),  # which becomes the sample's id
+        ("category id", numbers),
+        ("category name", class_names),
     ):
         _refuse_duplicates(path, what, values)
     targets = np.zeros((len(images), len(categories)), dtype=np.uint8)
@@ -152,8 +171,30 @@ def _read_index(path: Path) -> _Index:
         row = row_of[image_id]
         targets[row, column_of[category_id]] = 1
         first[row] = min(first[row], position)
-    names = np.array([name for _, name in categories])
-    return _Index(names, np.array(image_ids), np.array(file_names), first, targets)
+    # as text: arrays of numbers that exceed 64 bits could not be read back
+    ids = np.array([str(image_id) for image_id in image_ids])
+    return _Index(np.array(class_names), ids, np.array(file_names), first, targets)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is a name; NumPy would lose zero bytes at its end."""
+    return isinstance(value, str) and value != "" and "\0" not in value
+
+
+def _is_id(value: Any) -> bool:
+    """Whether a value identifies something: not so true and 1.0, which are equal to 1."""
+    return type(value) is int or _is_text(value)
+
+
+def _require(
+    path: Path, what: str, values: list, check: Callable[[Any], bool], wanted: str
+) -> None:
+    """Raise an error that names the first value of another type than is wanted."""
+    for position, value in enumerate(values, start=1):
+        if not check(value):
+            raise ValueError(
+                f"{path}: the {what} must be {wanted}; got {value!r:.60} in place {position}"
+            )
 
 
 def _refuse_duplicates(path: Path, what: str, values: list) -> None:

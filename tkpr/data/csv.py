@@ -101,7 +101,11 @@ class _Table:
         lines = list(read_lines(path))
         reader = csv.reader((text for _, text in lines), strict=True)
         try:
-            rows = [(lines[reader.line_num - 1][0], row) for row in reader]
+            rows: list[tuple[int, list[str]]] = []
+            for row in reader:
+                if reader.line_num > len(rows) + 1:  # the line ends inside would be lost
+                    raise csv.Error("a quoted value runs over several lines")
+                rows.append((lines[reader.line_num - 1][0], row))
         except csv.Error as error:
             line = lines[min(reader.line_num, len(lines)) - 1][0]
             raise ValueError(f"{path}, line {line}: broken CSV: {error}") from error
@@ -195,7 +199,9 @@ def _names(cell: str, separator: str, *, where: str) -> list[str]:
         MemoryError,
     ) as error:
         raise ValueError(f"{where}: {cell[:60]!r} is not a list of names") from error
-    return [str(name) for name in found]
+    if not (isinstance(found, list) and all(isinstance(name, str) for name in found)):
+        raise ValueError(f"{where}: {cell[:60]!r} is not a list of names")
+    return found
 
 
 def _matrix(labels: Iterable[list[str]], names: Sequence[str]) -> np.ndarray:

@@ -11,10 +11,16 @@ from torch.utils.data import Dataset
 
 from tkpr import atomic
 from tkpr.data.core import MultiLabelData, Split
-from tkpr.data.files import absolute
+from tkpr.data.files import absolute, read_arrays
 from tkpr.data.images import Batch
 
-KEYS = ("features", "labels", "ids", "split", "class_names")
+KEYS = {  # the arrays, their shapes and NumPy's codes for the types they may have
+    "features": ("ND", "fiub"),
+    "labels": ("NC", "fiub"),
+    "ids": ("N", "Uiu"),
+    "split": ("N", "U"),
+    "class_names": ("C", "U"),
+}
 
 
 def save_features(
@@ -80,21 +86,30 @@ def load_features(
             "or name another with dataset.file=..."
         )
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            found = {key: stored[key] for key in stored.files if key in KEYS}
+        found = read_arrays(path, list(KEYS))
     except Exception as error:  # no archive, a truncated one, or pickled objects inside
         raise ValueError(f"{path} cannot be read as arrays: {error}") from error
     if missing := [key for key in KEYS if key not in found]:
         raise ValueError(f"{path} has no array {', '.join(missing)}; it needs {', '.join(KEYS)}")
+    for key, (shape, kinds) in KEYS.items():
+        if found[key].ndim != len(shape) or found[key].dtype.kind not in kinds:
+            raise ValueError(
+                f"{key} in {path} must be {'text' if kinds[0] == 'U' else 'numbers'} "
+                f"[{', '.join(shape)}]; got {found[key].shape} of type {found[key].dtype}"
+            )
     features, labels, ids, names, class_names = (found[key] for key in KEYS)
     if not len(features) == len(labels) == len(ids) == len(names):
         raise ValueError(
             f"{path} has {len(features)} features, {len(labels)} labels, {len(ids)} ids and "
             f"{len(names)} splits; they must be equally many"
         )
-    if features.ndim != 2 or not np.isfinite(features).all():
+    if labels.shape[1] != len(class_names):
         raise ValueError(
-            f"features in {path} must be finite numbers [N, D]; got {features.shape}, "
+            f"labels in {path} have {labels.shape[1]} columns for {len(class_names)} class names"
+        )
+    if not np.isfinite(features).all():
+        raise ValueError(
+            f"features in {path} must be finite numbers; "
             f"{np.count_nonzero(~np.isfinite(features))} of them not finite"
         )
     values = np.unique(labels)
@@ -117,6 +132,8 @@ def load_features(
         rows = np.flatnonzero((names == name) & ~ignored)
         if not len(rows):
             raise ValueError(f"{path} has no samples of the split {name!r}")
+        if len(np.unique(ids[rows])) < len(rows):
+            raise ValueError(f"{path}: an id occurs twice in the split {name!r}")
         return Split(
             features[rows].astype(np.float32),
             present[rows].astype(np.uint8),

@@ -3,6 +3,7 @@
 import gzip
 import logging
 import os
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PureWindowsPath
@@ -84,6 +85,28 @@ def _open_text(path: Path) -> Any:
     return open(path, encoding="utf-8-sig", newline="")
 
 
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return those of the arrays that an ``.npz`` file has; pickles and damaged ones are refused.
+
+    NumPy itself stops reading where a damaged header says so, before the archive can compare its
+    checksum.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "arrays.npz"
+    >>> np.savez(path, a=np.ones(2), b=np.ones(3))
+    >>> read_arrays(path, ["a", "c"])
+    {'a': array([1., 1.])}
+    """
+    found = {}
+    with zipfile.ZipFile(path) as archive:
+        for name in [name for name in names if f"{name}.npy" in archive.namelist()]:
+            with archive.open(f"{name}.npy") as member:
+                found[name] = np.lib.format.read_array(member, allow_pickle=False)
+                if member.read(1):
+                    raise ValueError(f"{name} is longer than it says")
+    return found
+
+
 def read_xml(path: Path) -> Element:
     """Return the root element of an XML file; entities and external references are refused."""
     try:
@@ -96,31 +119,40 @@ def read_xml(path: Path) -> Element:
         raise ValueError(f"{path}: broken XML: {error}") from error
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number in plain digits, of a length that ``int`` takes.
+
+    >>> is_number("07"), is_number("-7"), is_number("\u0667"), is_number("7" * 5000)
+    (True, False, False, False)
+    """
+    return text.isascii() and text.isdecimal() and len(text) < 19
+
+
 def line_of(path: Path, text: str) -> int:
     """Return the number of the first line of ``path`` that holds ``text``, for an error message."""
     return next((number for number, line in read_lines(path) if text in line), 1)
 
 
-def inside(root: Path, name: str, *, where: str, allow_outside: bool = False) -> Path:
+def inside(root: Path, name: str, *, where: str, allow_outside: bool | None = None) -> Path:
     """Return the path of the file that a list calls ``name``, which must lie in ``root``.
 
     Args:
         root: the folder that names are relative to.
         name: a relative path with ``/`` as separator.
         where: the file and line that hold the name, for the message.
-        allow_outside: accept absolute names and ``..`` as well.
+        allow_outside: accept absolute names and ``..`` as well. None: no, and there is no such
+            option for the user to set.
 
     >>> inside(Path("data"), "cats/1.jpg", where="list.txt, line 1").as_posix()
     'data/cats/1.jpg'
     >>> inside(Path("data"), "../1.jpg", where="list.txt, line 2")
     Traceback (most recent call last):
-    ValueError: list.txt, line 2: '../1.jpg' leads out of data; use a relative path without ..,
-    or set dataset.allow_outside=true
+    ValueError: list.txt, line 2: '../1.jpg' leads out of data; use a relative path without ..
     """
     if not allow_outside and _leads_out(name):
+        option = "" if allow_outside is None else ", or set dataset.allow_outside=true"
         raise ValueError(
-            f"{where}: {name!r} leads out of {root}; use a relative path without .., "
-            "or set dataset.allow_outside=true"
+            f"{where}: {name!r} leads out of {root}; use a relative path without ..{option}"
         )
     return root / name
 

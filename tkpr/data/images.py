@@ -110,7 +110,7 @@ class ImageDataset(Dataset):
         seed: of the augmentation.
         cache: squashed images on disk, one for each sample.
         on_error: what becomes of an image that cannot be read: "raise" an error that names it, or
-            "skip" it: batches come without it, and ``unreadable`` marks it.
+            "skip" it: batches come without it, perhaps empty, and ``unreadable`` marks it.
 
     Example:
         >>> from tkpr.data.mosaic import load_mosaic
@@ -157,16 +157,16 @@ class ImageDataset(Dataset):
         return self._batch(indices, [self._image(index) for index in indices])
 
     def _readable(self, indices: Sequence[int]) -> Batch:
-        """Return a batch without the images that cannot be read."""
+        """Return a batch without the images that cannot be read: of no rows if all are such."""
         found = {}
         for index in indices:
             try:
                 found[index] = self._image(index)
-            except (ValueError, FileNotFoundError) as error:
+            except (ValueError, FileNotFoundError):
                 self.unreadable[index] = True
-                last = error
         if not found:
-            raise ValueError(f"not one image of a whole batch can be read; the last error: {last}")
+            none = torch.empty(0, 3, self.size, self.size, dtype=torch.uint8)
+            return none, self.targets[:0].float(), torch.empty(0, dtype=torch.int64)
         return self._batch(list(found), list(found.values()))
 
     def _batch(self, indices: Sequence[int], images: Sequence[Tensor]) -> Batch:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tkpr import atomic
 from tkpr.data.core import Split, checksum
-from tkpr.data.files import absolute, read_lines
+from tkpr.data.files import absolute, is_number, read_arrays, read_lines
 
 
 def full(split: Split) -> np.ndarray:
@@ -112,8 +112,8 @@ def fix(path: Path, observed: np.ndarray, ids: Sequence[str]) -> None:
     """
     if path.exists():
         try:
-            with np.load(path, allow_pickle=False) as stored:
-                before, names = stored["observed"], stored["ids"].tolist()
+            stored = read_arrays(path, ["observed", "ids"])
+            before, names = stored["observed"], stored["ids"].tolist()
         except Exception as error:  # a broken or foreign archive fails in many ways
             raise ValueError(f"{path} cannot be read ({error}): delete it") from error
         if not (np.array_equal(before, observed) and names == list(ids)):
@@ -148,7 +148,7 @@ def _listed(split: Split, path: Path, index_order: str) -> np.ndarray:
         where = f"{path}, line {number}"
         image, _, index = text.partition(",")
         index = index.strip().removesuffix(".")  # the published list of NUS-WIDE has one "2."
-        if not index.isdecimal() or int(index) >= len(order):
+        if not is_number(index) or int(index) >= len(order):
             wanted = f"'image,index' with an index from 0 to {len(order) - 1}"
             raise ValueError(f"{where}: expected {wanted}; got {text!r}")
         row, column = row_of.get(_stem(image)), order[int(index)]
