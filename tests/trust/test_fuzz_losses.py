@@ -113,6 +113,54 @@ def test_losses(name):
 
 
 @st.composite
+def not_finite(draw):
+    """A batch with NaN or infinite logits in a row that has relevant and irrelevant labels."""
+    logits, targets, index = draw(batches(smallest_classes=7))
+    logits, targets = logits.detach().clone(), targets.clone()
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    row = draw(st.integers(0, len(logits) - 1))
+    targets[row, :2] = torch.tensor([0, 1])
+    bad = draw(st.sampled_from([[math.nan], [math.inf], [-math.inf], [math.inf, -math.inf]]))
+    for column in draw(st.sets(st.integers(0, logits.shape[1] - 1), min_size=1)):
+        logits[row, column] = draw(st.sampled_from(bad))
+    return logits, targets, index
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_do_not_hide_what_is_not_finite(name):
+    """NaN comes out as NaN; infinite logits as if they were huge, or as a loss that is not finite.
+
+    A row without a pair of labels may be left out, whatever is in it.
+    """
+    answered = []
+
+    @fuzz
+    @given(batch=not_finite(), epoch=st.integers(0, 9), training=st.booleans())
+    def check(batch, epoch, training):
+        logits, targets, index = batch
+        try:
+            value, as_huge = (
+                make(name, logits.shape[1], logits.dtype, epoch, training)(scores, targets, index)
+                for scores in (logits, logits.nan_to_num(0, 1e6, -1e6))
+            )
+        except ValueError as error:
+            assert_clear(error)
+            return
+        answered.append(1)
+        if logits.isnan().any():
+            assert value.isnan(), value
+        else:
+            assert not value.isfinite() or torch.allclose(value, as_huge, rtol=1e-3), (
+                value,
+                as_huge,
+            )
+
+    check()
+    assert len(answered) > CASES // 3
+
+
+@st.composite
 def wrong_shapes(draw):
     """Targets that torch would broadcast to the logits, or index out of range."""
     logits = torch.zeros(draw(st.integers(2, 6)), draw(st.integers(2, 12)))

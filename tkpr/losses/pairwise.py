@@ -148,7 +148,8 @@ class TKML(nn.Module):
             )
         next_score = logits.topk(self.k + 1, dim=1).values[:, -1]
         lowest_relevant = logits.masked_fill(targets == 0, torch.inf).amin(1)
-        return F.relu(self.margin + next_score - lowest_relevant).mean()
+        loss = F.relu(self.margin + next_score - lowest_relevant).mean()
+        return _nan_if_not_finite(loss, logits)  # topk takes NaN for the largest score
 
 
 class MultilabelMargin(nn.Module):
@@ -169,4 +170,10 @@ class MultilabelMargin(nn.Module):
         # torch wants the columns of the relevant labels, and -1 up to the width of the logits
         columns = relevant_labels(targets)
         columns = F.pad(columns, (0, logits.shape[1] - columns.shape[1]), value=-1)
-        return F.multilabel_margin_loss(logits, columns)
+        loss = F.multilabel_margin_loss(logits, columns)
+        return _nan_if_not_finite(loss, logits)  # torch counts a margin of NaN as 0
+
+
+def _nan_if_not_finite(loss: Tensor, logits: Tensor) -> Tensor:
+    """Return NaN where a loss would hide that the logits are not finite."""
+    return loss.masked_fill(~logits.isfinite().all(), torch.nan)
