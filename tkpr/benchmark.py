@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import platform
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +21,8 @@ def side_by_side(
 
     A contestant's turn is one call to warm up and then as many timed calls as fit into ``seconds``,
     between 3 and 200; its time in that round is their median. A call that is longer than that
-    needs no warming up: it is a turn by itself.
+    needs no warming up: it is a turn by itself. The order of the turns changes from round to round,
+    since each leaves the processor's caches to the next.
 
     Args:
         contestants: what to call, by name.
@@ -36,8 +38,11 @@ def side_by_side(
     True
     """
     times: dict[str, list[float]] = {name: [] for name in contestants}
+    order, dice = list(contestants), random.Random(0)
     for _ in range(rounds):
-        for name, call in contestants.items():
+        dice.shuffle(order)
+        for name in order:
+            call = contestants[name]
             first = _time(call)
             number = int(min(max(seconds / first, 3), 200))
             repeats = [first] if first > seconds else [_time(call) for _ in range(number)]

@@ -6,6 +6,7 @@ The outcome depends on the scores alone, never on the order of rows or columns.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -119,23 +120,35 @@ def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest scores of each row and their columns, in any order, ``[B, k]`` each.
 
     As ``topk``, but faster for many classes: the k largest lie in the k groups of eight classes
-    with the largest maxima, and taking maxima costs a fraction of a partial sort.
+    with the largest maxima, and taking maxima costs a fraction of a search.
 
     >>> values, columns = largest(torch.tensor([[0.1, 0.7, 0.3, 0.9]]), 2)
     >>> columns.sort().values
     tensor([[1, 3]])
     """
     num_classes = scores.shape[1]
-    if num_classes < 50 * k:
-        return scores.topk(k, dim=1, sorted=False)
+    if num_classes < 200 * k:
+        return _select(scores, k)
     grouped = num_classes - num_classes % 8
     maxima = scores[:, :grouped].unflatten(1, (8, -1)).amax(1)
-    groups = maxima.topk(k, dim=1, sorted=False).indices
+    _, groups = _select(maxima, k)
     # group g holds the classes g, g + G, g + 2 G, ...; the last few classes are in none
     members = torch.arange(0, grouped, grouped // 8, device=scores.device)
     columns = (groups.unsqueeze(1) + members.unsqueeze(1)).flatten(1)
     if grouped < num_classes:
         rest = torch.arange(grouped, num_classes, device=scores.device)
         columns = torch.cat([columns, rest.expand(len(scores), -1)], dim=1)
-    values, places = scores.gather(1, columns).topk(k, dim=1, sorted=False)
+    values, places = _select(scores.gather(1, columns), k)
     return values, columns.gather(1, places)
+
+
+def _select(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """As ``topk``; of many rows NumPy finds the k-th largest values in a fraction of the time."""
+    if scores.numel() >= 2**13 and scores.is_cpu and not torch.compiler.is_compiling():
+        values = scores.detach().numpy()
+        found = np.flatnonzero(values >= np.partition(values, -k, axis=1)[:, -k, None])
+        if len(found) == k * len(values):  # no tie with the k-th, and no NaN
+            first_of_row = np.arange(0, values.size, values.shape[1])[:, None]
+            columns = torch.from_numpy(found.reshape(-1, k) - first_of_row)
+            return scores.gather(1, columns), columns
+    return scores.topk(k, dim=1, sorted=False)

@@ -19,7 +19,7 @@ def softmax(row):
 
 
 def tkpr(logits, targets, alpha, loss):
-    surrogate, k, total = SURROGATES[loss.surrogate.__name__], loss.k, 0.0
+    surrogate, k, total = SURROGATES[loss.surrogate], loss.k, 0.0
     for row, labels in zip(logits, targets, strict=True):
         scores = sigmoid(row)
         relevant = [s for s, y in zip(scores, labels, strict=True) if y]

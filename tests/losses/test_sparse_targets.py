@@ -99,9 +99,10 @@ def test_the_forms_agree_on_the_labels():
     assert sorted(relevant.entries.flatten().tolist()) == [0, 4, 12]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.bool, torch.int64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.bool, torch.int64]
+)
 def test_relevant_labels_are_found_in_large_matrices(dtype):
-    """Above a hundred thousand entries only blocks of 128 with a relevant label are read."""
     generator = torch.Generator().manual_seed(0)
     targets = torch.rand(64, 3000, generator=generator) < 0.001
     targets[0, 0] = targets[-1, -1] = True

@@ -7,7 +7,7 @@ import torch
 
 from tests.losses.golden import assert_matches, cases, tensors
 from tkpr.losses.autkc import AUTKC
-from tkpr.losses.surrogates import SLOPES, SURROGATES
+from tkpr.losses.surrogates import OF_GAP, SURROGATES
 from tkpr.losses.tkpr import SCORES, TKPR
 
 SHORT = {"sq": "square", "exp": "exponential", "logit": "logistic"}
@@ -126,11 +126,14 @@ def test_memory_layout_of_the_logits(memory):
 
 
 @pytest.mark.parametrize("margin", [-900.0, -700.5, -3.0, 0.0, 0.4, 3.0, 900.0])
-@pytest.mark.parametrize("name", SLOPES)
-def test_slopes_are_the_derivatives(name, margin):
+@pytest.mark.parametrize("name", OF_GAP)
+def test_surrogates_of_the_gap_and_their_slopes(name, margin):
     t = torch.tensor([margin], dtype=torch.float64, requires_grad=True)
-    (expected,) = torch.autograd.grad(SURROGATES[name](t).sum(), t)
-    torch.testing.assert_close(SLOPES[name](t.detach()), expected, rtol=1e-12, atol=0)
+    value = SURROGATES[name](t)
+    (expected,) = torch.autograd.grad(value.sum(), t)
+    of_gap = OF_GAP[name]
+    torch.testing.assert_close(of_gap.value(-t.detach()), value.detach(), rtol=0, atol=0)
+    torch.testing.assert_close(-of_gap.slope(-t.detach()), expected, rtol=1e-12, atol=0)
 
 
 def compiled_equals_eager(backend):

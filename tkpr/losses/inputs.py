@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, NoReturn, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,11 +33,11 @@ def prepare(logits: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor, Tenso
     logits, targets = _check_shapes(logits, targets)
     if isinstance(targets, LabelLists):
         targets = targets.dense(logits.shape[1])
-    elif targets.dtype != torch.bool and _values_are_checked(targets):
+    elif targets.dtype != torch.bool and _is_eager_on_cpu(targets):
         # y (y - 1) is 0 for 0 and 1 alone, also in whole numbers that wrap around
         rest = (targets - 1).mul_(targets)
         if rest.amin() != 0 or rest.amax() != 0:
-            _refuse_values(targets[rest != 0])
+            _refuse_value(targets[rest != 0][0].item())
     return logits, targets.to(logits.dtype)
 
 
@@ -74,23 +75,29 @@ def find_relevant(logits: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor,
         entries = targets.entries(logits.shape).unsqueeze(1)
         counts = torch.bincount(targets.rows, minlength=batch).to(logits.dtype).unsqueeze(1)
         return logits, Relevant(entries, targets.rows, counts)
-    entries = _few_nonzero(targets.flatten())
-    if _values_are_checked(targets):
-        values = targets.take(entries)
-        if not torch.equal(values, torch.ones_like(values)):
-            _refuse_values(values[values != 1])
+    if _is_eager_on_cpu(targets):
+        return logits, _find_by_numpy(targets, logits)
+    entries = targets.flatten().nonzero()
     rows = entries.div(num_classes, rounding_mode="floor").squeeze(1)
     return logits, Relevant(entries, rows, targets.sum(1, keepdim=True, dtype=logits.dtype))
 
 
-def _few_nonzero(values: Tensor) -> Tensor:
-    """As ``nonzero`` of a vector, but faster where nearly all is 0: it reads only some blocks."""
-    if values.numel() % 128 != 0 or values.numel() < 2**15:
-        return values.nonzero()
-    blocks = values.unflatten(0, (-1, 128))
-    used = ((blocks.amax(1) != 0) | (blocks.amin(1) != 0)).nonzero()
-    found = blocks.index_select(0, used.squeeze(1)).nonzero()
-    return 128 * used.take(found[:, :1]) + found[:, 1:]
+def _find_by_numpy(targets: Tensor, logits: Tensor) -> Relevant:
+    """Check and find the relevant labels, in a fraction of torch's time."""
+    if targets.dtype == torch.bfloat16:  # NumPy has no such type
+        targets = targets.float()
+    values = targets.detach().numpy().ravel()
+    entries = (values != 0).nonzero()[0]
+    ones = values[entries]
+    if not (ones == 1).all():
+        _refuse_value(ones[ones != 1][0].item())
+    rows = entries // logits.shape[1]
+    counts = np.bincount(rows, minlength=len(logits))
+    return Relevant(
+        torch.from_numpy(entries[:, None]),
+        torch.from_numpy(rows),
+        torch.from_numpy(counts[:, None]).to(logits.dtype),
+    )
 
 
 def _check_shapes(
@@ -114,12 +121,12 @@ def _check_shapes(
     return logits, targets
 
 
-def _values_are_checked(targets: Tensor) -> bool:
+def _is_eager_on_cpu(targets: Tensor) -> bool:
     return targets.is_cpu and not torch.compiler.is_compiling()
 
 
-def _refuse_values(wrong: Tensor) -> NoReturn:
-    raise ValueError(f"targets must hold only 0 and 1; got {wrong[0].item():.6g}")
+def _refuse_value(wrong: float) -> NoReturn:
+    raise ValueError(f"targets must hold only 0 and 1; got {wrong:.6g}")
 
 
 def check_index(index: Tensor | None, batch: int, num_samples: int) -> Tensor:

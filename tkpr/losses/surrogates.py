@@ -6,6 +6,7 @@ other's, is positive. Each surrogate falls with t.
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,11 +59,26 @@ SURROGATES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-# The derivatives dl/dt, for losses that write their gradient in closed form.
-SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
-    "square": lambda margin: 2 * (margin - 1),
-    "exponential": lambda margin: -exponential(margin) * (margin >= _lowest_margin(margin.dtype)),
-    "logistic": lambda margin: torch.sigmoid(-margin).neg_(),
+class OfGap(NamedTuple):
+    """A surrogate as a function of the gap u = -t, for losses with a closed-form gradient.
+
+    Attributes:
+        value: u -> l(-u).
+        slope: its derivative, which is never negative.
+    """
+
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+
+# one operator less in each than by way of the margin
+OF_GAP = {
+    "square": OfGap(lambda gap: (1 + gap).square_(), lambda gap: (1 + gap).mul_(2)),
+    "exponential": OfGap(
+        lambda gap: exponential(-gap),
+        lambda gap: exponential(-gap) * (gap <= -_lowest_margin(gap.dtype)),
+    ),
+    "logistic": OfGap(lambda gap: F.softplus(gap, threshold=60), torch.sigmoid),
 }
 
 

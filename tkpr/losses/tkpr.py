@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from tkpr.losses.inputs import Relevant, choose, find_relevant
 from tkpr.losses.label_lists import LabelLists
-from tkpr.losses.surrogates import SLOPES, SURROGATES
+from tkpr.losses.surrogates import OF_GAP, OfGap
 from tkpr.ranking import largest
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -81,8 +81,8 @@ class TKPR(nn.Module):
             raise ValueError(f"k must be an integer of at least 1; got {k!r}")
         self.alpha = alpha
         self.k = k
-        self.slope = choose(surrogate, SLOPES, "surrogate")
-        self.surrogate = SURROGATES[surrogate]
+        choose(surrogate, OF_GAP, "surrogate")
+        self.surrogate = surrogate
         choose(scores, SCORES, "scores")
         self.scores = scores
 
@@ -99,16 +99,16 @@ class TKPR(nn.Module):
         divisors = weighting(relevant.counts, alpha=self.alpha, k=self.k) * (self.k * batch)
         divisors = divisors.index_select(0, relevant.rows)
         return _TopPairs.apply(
-            logits, relevant, divisors, self.k, self.scores, self.surrogate, self.slope
+            logits, relevant, divisors, self.k, self.scores, OF_GAP[self.surrogate]
         )
 
 
 class _TopPairs(torch.autograd.Function):
-    """L = sum over relevant labels y of 1/a_y sum_{k<=K+1} l(t_yk), with t_yk = s_y - s_[k].
+    """L = sum over relevant labels y of 1/a_y sum_{k<=K+1} l(-u_yk), with gaps u_yk = s_[k] - s_y.
 
-    The gradient at the scores is zero but for
+    With g_yk = 1/a_y dl(-u)/du at u_yk, the gradient at the scores is zero but for
 
-        dL/ds_y = 1/a_y sum_k l'(t_yk)    and    dL/ds_[k] = -sum_y 1/a_y l'(t_yk),
+        dL/ds_y = -sum_k g_yk    and    dL/ds_[k] = sum_y g_yk,
 
     their sum where a relevant label is among the K+1 largest. At the logits it is dL/ds for raw
     scores, s (1 - s) dL/ds for the sigmoid and s (dL/ds - sum_j s_j dL/ds_j) for the softmax, the
@@ -123,29 +123,26 @@ class _TopPairs(torch.autograd.Function):
         divisors: Tensor,
         k: int,
         normalise: str,
-        surrogate: Callable[[Tensor], Tensor],
-        slope: Callable[[Tensor], Tensor],
+        surrogate: OfGap,
     ) -> Tensor:
         """Return L for the divisors a ``[R, 1]``."""
         entries, rows, _ = relevant
         scores = SCORES[normalise](logits)
         top_scores, top = largest(scores, k + 1)
         own_scores = scores.take(entries)
-        margins = own_scores - top_scores.index_select(0, rows)
-        ctx.save_for_backward(scores, entries, rows, divisors, own_scores, top, top_scores, margins)
-        ctx.normalise, ctx.slope = normalise, slope
-        return surrogate(margins).div_(divisors).sum()
+        gaps = top_scores.index_select(0, rows).sub_(own_scores)
+        ctx.save_for_backward(scores, entries, rows, divisors, own_scores, top, top_scores, gaps)
+        ctx.normalise, ctx.slope = normalise, surrogate.slope
+        return surrogate.value(gaps).div_(divisors).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient at the logits."""
-        scores, entries, rows, divisors, own_scores, top, top_scores, margins = ctx.saved_tensors
-        slopes = ctx.slope(margins).mul_(grad / divisors)
-        own = slopes.sum(1, keepdim=True)
-        # as index_add_(0, rows, ...), which takes twice the time
-        others = torch.zeros_like(top_scores)
-        others.scatter_add_(0, rows.unsqueeze(1).expand_as(slopes), slopes).neg_()
+        scores, entries, rows, divisors, own_scores, top, top_scores, gaps = ctx.saved_tensors
+        slopes = ctx.slope(gaps).mul_(grad / divisors)
+        own = slopes.sum(1, keepdim=True).neg_()
+        others = torch.zeros_like(top_scores).index_add_(0, rows, slopes)
         if ctx.normalise == "sigmoid":
             own *= own_scores * (1 - own_scores)
             others *= top_scores * (1 - top_scores)
@@ -157,4 +154,4 @@ class _TopPairs(torch.autograd.Function):
         else:
             gradient = torch.zeros_like(scores)
         gradient.scatter_add_(1, top, others).put_(entries, own, accumulate=True)
-        return gradient, None, None, None, None, None, None
+        return gradient, None, None, None, None, None
