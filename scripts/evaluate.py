@@ -52,6 +52,9 @@ def main() -> None:
     )
     measured = evaluate(logits, data.test.targets[~data.test.unreadable], arguments.ks)
     print(table(measured))
+    if unreadable := int(data.test.unreadable.sum()):
+        print(f"\n{unreadable} of {len(data.test)} images cannot be read and are left out")
+        measured |= {"unreadable": unreadable}
     if arguments.output:
         atomic.write(arguments.output, json.dumps(measured, indent=2))
 

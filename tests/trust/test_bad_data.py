@@ -2,6 +2,7 @@
 
 import json
 import logging
+import runpy
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ import torch
 
 from tests.data.miniature import make_arff, make_csv
 from tests.runs import SMALL, compose, train
+from tests.trust.processes import ROOT
 from tkpr import checkpoint
 from tkpr.config import build
 from tkpr.data.core import Split
 from tkpr.data.images import ImageDataset
 from tkpr.finished import load_predictions
+from tkpr.interrupt import Interruptions
 from tkpr.losses import TKPR
 from tkpr.metrics import evaluate
 from tkpr.replay import seed_torch
@@ -102,14 +105,88 @@ def test_what_was_skipped_before_a_stop_is_still_counted_after_it(photos, tmp_pa
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()) == results
 
 
-def test_a_whole_batch_of_corrupt_images_is_an_error(tmp_path):
-    paths = [tmp_path / f"{number}.jpg" for number in range(3)]
-    for path in paths:
-        path.write_bytes(b"nothing")
-    split = Split(paths, np.ones((3, 2), dtype=np.uint8), ["a", "b", "c"])
-    dataset = ImageDataset(split, size=8, on_error="skip")
-    with pytest.raises(ValueError, match=r"not one image of a whole batch .*2\.jpg"):
-        dataset.__getitems__([0, 1, 2])
+@pytest.fixture
+def seen(monkeypatch):
+    """The losses of the training steps, in order."""
+    values, forward = [], TKPR.forward
+
+    def spy(self, *batch):
+        loss = forward(self, *batch)
+        if self.training:  # it is tried out before
+            values.append(loss.item())
+        return loss
+
+    monkeypatch.setattr(TKPR, "forward", spy)
+    return values
+
+
+ALONE = ["dataset.on_error=skip", "trainer.batch_size=1", "trainer.warmup_epochs=0"]
+
+
+@pytest.mark.parametrize("accumulate", [1, 5])
+def test_batches_without_a_readable_image_are_skipped(
+    accumulate, photos, seen, tmp_path, monkeypatch
+):
+    """One image a batch: two of 12 training steps and one of 6 tests have nothing to compute."""
+    for name in ("03.jpg", "07.jpg", "13.jpg"):
+        (photos / name).write_bytes(b"nothing")
+    settings = [*on_photos(photos.parent), *ALONE, f"trainer.accumulate={accumulate}"]
+    results = train(*settings, "trainer.epochs=2", folder=tmp_path / "whole")
+    assert results["counts"]["train_unreadable"] == 2
+    assert results["counts"]["test_rows"] == 5
+    assert len(seen) == 2 * 10
+    state = checkpoint.load(tmp_path / "whole")
+    told = [row["train_loss"] for row in state["history"]]
+    assert told == pytest.approx([np.mean(seen[:10]), np.mean(seen[10:])], rel=1e-5)
+
+    save = Trainer.save
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save", lambda trainer: save(trainer) or 1 / 0)
+        patch.setattr(Interruptions, "now", lambda *_, **__: (False, len(seen) == 28))
+        with pytest.raises(ZeroDivisionError):
+            train(*settings, "trainer.epochs=2", folder=tmp_path / "parts")
+    parts = train(*settings, "trainer.epochs=2", folder=tmp_path / "parts")
+    assert parts["metrics"] == results["metrics"]
+    for key, value in checkpoint.load(tmp_path / "parts")["model"].items():
+        assert torch.equal(value, state["model"][key]), key
+
+
+def test_a_training_set_of_which_nothing_can_be_read_is_an_error(photos, tmp_path):
+    for number in range(12):
+        (photos / f"{number:02d}.jpg").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="not one training batch of epoch 1 could be read"):
+        train(*on_photos(photos.parent), *ALONE, folder=tmp_path / "run")
+
+
+def test_what_is_left_out_is_named_once_however_often_a_run_is_stopped(photos, tmp_path, caplog):
+    (photos / "03.jpg").write_bytes(b"nothing")
+    (photos / "13.jpg").write_bytes(b"nothing")
+    settings = [*on_photos(photos.parent), *ALONE]
+    with caplog.at_level(logging.WARNING, logger="tkpr"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Trainer, "pause_if_asked", lambda trainer: 1 / (trainer.epoch < 2))
+            with pytest.raises(ZeroDivisionError):
+                train(*settings, folder=tmp_path / "run")
+        train(*settings, folder=tmp_path / "run")
+    named = [record.getMessage() for record in caplog.records]
+    assert len(named) == 2, named
+
+
+def test_evaluate_counts_what_it_leaves_out(photos, tmp_path, monkeypatch, capsys, caplog):
+    settings = [*on_photos(photos.parent), "dataset.on_error=skip"]
+    train(*settings, folder=tmp_path / "run")
+    (photos / "13.jpg").write_bytes(b"nothing")
+    output = tmp_path / "measures.json"
+    words = ["evaluate.py", str(tmp_path / "run"), "--output", str(output), "--ks", "1", "2"]
+    monkeypatch.setattr("sys.argv", words)
+    runpy.run_path(str(ROOT / "scripts" / "evaluate.py"))["main"]()
+    assert "1 of 6 images cannot be read and are left out" in capsys.readouterr().out
+    assert json.loads(output.read_text())["unreadable"] == 1
+    assert "photos/13.jpg" in caplog.text
+
+
+def test_there_are_two_ways_to_treat_images_that_cannot_be_read():
+    split = Split([np.zeros((8, 8), np.uint8)], np.ones((1, 2), dtype=np.uint8), ["a"])
     with pytest.raises(ValueError, match="on_error must be raise or skip; got 'ignore'"):
         ImageDataset(split, size=8, on_error="ignore")
 

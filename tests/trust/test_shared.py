@@ -1,6 +1,8 @@
 """Several workers at one sweep or one folder: each run is trained once, by one of them."""
 
 import json
+import os
+import signal
 import time
 
 import pytest
@@ -23,30 +25,50 @@ def test_two_workers_on_one_folder(tmp_path):
     both = [finish(process) for process in [start(*words), start(*words)]]
     assert [code for code, _ in both] == [0, 0], both
     assert trained(tmp_path) == 1
-    assert any("skipped" in said for _, said in both), both
+    assert any("another process is training in" in said for _, said in both), both
 
 
 @pytest.mark.slow
 def test_a_sweep_shared_by_three_workers_of_which_one_dies(tmp_path):
-    """Four runs; every one is finished, none is begun again once it was whole."""
+    """Four runs; the others finish them all, none is begun again once it was whole."""
     words = ["-m", "loss=bce,tkpr_a2", "seed=0,1", *SMALL, "trainer.epochs=4"]
-    workers = [start(*words, cwd=tmp_path) for _ in range(3)]
+    dying = start(*words, cwd=tmp_path)
     end = time.monotonic() + 300
     while not list(tmp_path.rglob("last.ckpt")):
         assert time.monotonic() < end
         time.sleep(0.05)
-    workers[0].kill()
-    workers[0].communicate()
-    for worker in workers[1:]:
-        code, said = finish(worker)
-        assert code == 0, said
-    code, said = finish(start(*words, cwd=tmp_path))  # whatever the dead one had is picked up
-    assert code == 0, said
+    os.kill(dying.pid, signal.SIGSTOP)  # it holds its run until it dies
+    workers = [start(*words, cwd=tmp_path) for _ in range(2)]
+    while len(list(tmp_path.rglob("last.ckpt"))) < 3:  # both have skipped that run
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    dying.kill()
+    dying.communicate()
+    ended = [finish(worker) for worker in workers]
+    assert [code for code, _ in ended] == [0, 0], ended
+    assert any("back to the runs of other workers" in said for _, said in ended), ended
     folders = [file.parent for file in tmp_path.rglob("metrics.json")]
     assert len(folders) == 4
     for folder in folders:
         last = (folder / "train.log").read_text().count("epoch 4/4")
         assert last == 1, folder
+
+
+def test_a_run_that_another_worker_still_has_is_left_to_it(tmp_path):
+    """Of two runs one is held by this process; the sweep ends, and says so."""
+    words = ["-m", "loss=bce,tkpr_a2", *SMALL, "trainer.epochs=2", f"hydra.sweep.dir={tmp_path}"]
+    words += [f"run_dir={tmp_path}/${{hydra:runtime.choices.loss}}"]
+    held = tmp_path / "bce"
+    cfg = compose(*SMALL, "loss=bce", "trainer.epochs=2", folder=held)
+    with claim(held, cfg) as mine:
+        assert mine
+        code, said = finish(start(*words))
+    assert code == 0, said
+    assert f"left to other workers: {held}; should one die, the same command ends its runs" in said
+    assert said.count(f"another process is training in {held}: skipped") == 2
+    assert (tmp_path / "tkpr_a2" / "metrics.json").exists()
+    assert said.count("epoch 2/2") == 1
+    assert not (held / "metrics.json").exists()
 
 
 def test_a_run_rebuilt_from_its_record(tmp_path):
@@ -83,8 +105,6 @@ def test_the_words_in_metrics_json_are_the_command(tmp_path):
 
 def test_workers_of_the_loader_do_not_keep_the_lock(tmp_path):
     """A process that was forked while the folder was claimed holds nothing afterwards."""
-    import os
-
     cfg = compose(*SMALL, folder=tmp_path)
     with claim(tmp_path, cfg) as mine:
         assert mine
