@@ -4,15 +4,20 @@ TKPR_FUZZ sets the number of damaged files per format.
 """
 
 import gzip
+import io
+import json
 import os
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
 from tests.data.miniature import load, make_arff, make_coco, make_csv, make_nuswide, make_voc
+from tests.trust import readings
 from tkpr.data.core import MultiLabelData
 from tkpr.data.features import load_features, save_features
 from tkpr.data.images import read_image, squash
@@ -90,52 +95,94 @@ def read_features(folder):
     return load_features(file, difficult="negative", train_split="train", test_split=None)
 
 
-# a way to make a folder, one to read it, and the files of it to damage
+VALUES = [None, True, 0, 1, 7, -1, 1.5, 1e999, "", "1", "a", "../a", "a\0", [], {}, [1], {"id": 1}]
+
+
+def damage_values(content, dice):
+    """Change a few values of a JSON file, to others of any type."""
+    tree = json.loads(content)
+    for _ in range(dice.choice([1, 1, 2])):
+        part = tree
+        while True:
+            key = dice.choice(list(part) if isinstance(part, dict) else range(len(part)))
+            inner = part[key]
+            if not isinstance(inner, dict | list) or not inner or dice.random() < 0.1:
+                break
+            part = inner
+        same = [other[key] for other in tree["images"] if isinstance(other, dict) and key in other]
+        part[key] = dice.choice([*VALUES, *same[:3], inner])
+    return json.dumps(tree).encode()
+
+
+# a way to make a folder, one to read it, the files of it to damage, a second way to read it
 FORMATS = {
-    "coco": (make_coco, lambda f: load("coco", f), "annotations/*.json"),
-    "voc lists": (make_voc, lambda f: load("voc2012", f), "VOCdevkit/VOC2012/ImageSets/Main/*.txt"),
+    "coco": (make_coco, lambda f: load("coco", f), "annotations/*.json", readings.coco),
+    "coco values": (make_coco, lambda f: load("coco", f), "annotations/*.json", readings.coco),
+    "voc lists": (
+        make_voc,
+        lambda f: load("voc2012", f),
+        "VOCdevkit/VOC2012/ImageSets/Main/*.txt",
+        readings.voc_lists,
+    ),
     "voc xml": (
         make_voc,
         lambda f: load("voc2012", f, labels_from="xml"),
         "VOCdevkit/VOC2012/Annotations/*.xml",
+        readings.voc_xml,
     ),
-    "nuswide lists": (make_nuswide, lambda f: load("nuswide", f), "*.txt"),
-    "nuswide packed": (make_packed, lambda f: load("nuswide", f), "*.gz"),
+    "nuswide lists": (
+        make_nuswide,
+        lambda f: load("nuswide", f),
+        "*.txt",
+        readings.nuswide_lists,
+    ),
+    "nuswide packed": (make_packed, lambda f: load("nuswide", f), "*.gz", readings.nuswide_lists),
     "nuswide original": (
         lambda f: make_nuswide(f, "original"),
         lambda f: load("nuswide", f, version="original"),
         "*/**/*.txt",
+        readings.nuswide_original,
     ),
     "nuswide csv": (
         lambda f: make_nuswide(f, "csv"),
         lambda f: load("nuswide", f, version="csv"),
         "*.csv",
+        readings.nuswide_csv,
     ),
-    "csv": (make_csv, lambda f: load("csv", f), "*.csv"),
-    "csv per class": (lambda f: make_csv(f, per_class=True), lambda f: load("csv", f), "*.csv"),
-    "arff": (make_arff, lambda f: load("arff", f, name="mini"), "mini*"),
+    "csv": (make_csv, lambda f: load("csv", f), "*.csv", readings.table),
+    "csv per class": (
+        lambda f: make_csv(f, per_class=True),
+        lambda f: load("csv", f),
+        "*.csv",
+        readings.table,
+    ),
+    "arff": (make_arff, lambda f: load("arff", f, name="mini"), "mini*", readings.arff),
     "arff sparse": (
         lambda f: make_arff(f, sparse=True, split=False),
         lambda f: load("arff", f, name="mini"),
         "mini*",
+        readings.arff,
     ),
-    "features": (make_features, read_features, "f.npz"),
+    "features": (make_features, read_features, "f.npz", readings.features),
 }
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_lists_and_annotations(name, tmp_path):
-    make, read, pattern = FORMATS[name]
+    """What is read from a damaged file is what it says: another way to read it finds the same."""
+    make, read, pattern, read_again = FORMATS[name]
     folder = tmp_path / "data"
     make(folder)
     whole = read(folder)
+    assert_says(whole, read_again(folder))
     files = sorted(file for file in folder.glob(pattern) if file.is_file())
+    change = damage_values if name == "coco values" else damage
     refused = 0
     for case in range(CASES):
         dice = random.Random(f"{name} {case}")
         file = dice.choice(files)
         content = file.read_bytes()
-        file.write_bytes(damage(content, dice))
+        file.write_bytes(change(content, dice))
         try:
             found = read(folder)
         except (ValueError, FileNotFoundError) as error:
@@ -146,9 +193,47 @@ def test_damaged_lists_and_annotations(name, tmp_path):
             raise AssertionError(f"case {case}, {file.name}: {error!r}") from error
         else:
             assert_well_formed(found, whole)
+            try:
+                assert_says(found, read_again(folder))
+            except Exception as error:
+                shutil.copy(file, tmp_path / f"case{case}{file.suffix}")
+                raise AssertionError(f"case {case}, {file.name}: {error!r}") from error
         file.write_bytes(content)
     assert refused
-    assert_equal(read(folder), whole)
+    assert_says(read(folder), read_again(folder))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_wrong_answer_would_be_noticed(name, tmp_path):
+    """One label, one sample or one feature that is not as the file says."""
+    make, read, _, read_again = FORMATS[name]
+    make(tmp_path / "data")
+    data, reading = read(tmp_path / "data"), read_again(tmp_path / "data")
+    split = data.test
+    assert_says(data, reading)
+    wrong = [replace(split, targets=1 - split.targets), split.subset(np.arange(1, len(split)))]
+    if isinstance(split.inputs, np.ndarray):
+        wrong.append(replace(split, inputs=split.inputs + np.eye(*split.inputs.shape)))
+    if None not in {told[0] for told in reading.values()}:
+        wrong.append(data.train)
+    for part in wrong:
+        with pytest.raises(AssertionError):
+            assert_says(replace(data, test=part), reading)
+
+
+def assert_says(data, reading):
+    """The samples, their splits, labels and features are those of another reading."""
+    found = {}
+    for split, part in (("train", data.train), ("test", data.test)):
+        for name, row, features in zip(part.ids, part.targets, part.inputs, strict=True):
+            labels = {data.class_names[at] for at in np.flatnonzero(row)}
+            found[name] = split, labels, features if isinstance(features, np.ndarray) else None
+    assert found.keys() == reading.keys()
+    for name, (split, labels, features) in found.items():
+        told = reading[name]
+        assert told[0] in (None, split), (name, told, split)
+        assert told[1] == labels, (name, told, labels)
+        assert told[2] is None or np.array_equal(told[2], features), (name, told, features)
 
 
 def assert_names_a_file(error, folder, case):
@@ -172,30 +257,36 @@ def assert_well_formed(data, whole):
     assert type(data) is type(whole)
 
 
-def assert_equal(one, other):
-    for mine, yours in ((one.train, other.train), (one.test, other.test)):
-        assert list(mine.ids) == list(yours.ids)
-        assert np.array_equal(mine.targets, yours.targets)
-
-
 @pytest.mark.parametrize("kind", ["jpg", "png", "gif", "webp", "tiff", "bmp"])
 def test_damaged_images(kind, tmp_path):
-    """Pillow reads what it can; else the error names the file."""
-    from PIL import Image
-
+    """The pixels are those that Pillow finds in the same bytes, or the error names the file."""
     pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
     file = tmp_path / f"photo.{kind}"
     Image.fromarray(pixels).save(file)
     whole = file.read_bytes()
     refused = 0
     for case in range(CASES):
-        dice = random.Random(f"{kind} {case}")
-        file.write_bytes(damage(whole, dice))
+        damaged = damage(whole, random.Random(f"{kind} {case}"))
+        file.write_bytes(damaged)
         try:
-            square = squash(read_image(file, size=16), 16)
+            image = read_image(file, size=8)
         except (ValueError, FileNotFoundError) as error:
             refused += 1
             assert_names_a_file(error, file, case)
-        else:
-            assert square.shape == (3, 16, 16)
+            continue
+        wanted = on_white(Image.open(io.BytesIO(damaged)))
+        assert np.abs(np.asarray(image, int) - wanted).max() <= 1, case
+        square = Image.fromarray(wanted.astype(np.uint8)).resize((8, 8), Image.Resampling.BILINEAR)
+        difference = squash(image, 8).permute(1, 2, 0).numpy().astype(int) - np.asarray(square, int)
+        assert np.abs(difference).max() <= 2, case
     assert refused
+
+
+def on_white(image):
+    """Pixels by Pillow, upright, with transparent parts white."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):
+        return np.repeat(np.asarray(image).astype(int)[..., None] // 256, 3, axis=2)
+    pixels = np.asarray(image.convert("RGBA"), int)
+    share = pixels[..., 3:] / 255
+    return np.round(pixels[..., :3] * share + 255 * (1 - share)).astype(int)
