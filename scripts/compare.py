@@ -14,23 +14,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("run_a", type=Path, help="a run, or a folder with one run per seed")
+    parser.add_argument(
+        "run_a",
+        type=Path,
+        help="a run, or a folder with one per seed (those on held-out images: if no others)",
+    )
     parser.add_argument("run_b", type=Path, help="the same for the other method")
     parser.add_argument("--measures", nargs="+", help="default: the fifteen of the tables")
     parser.add_argument("--resamples", type=int, help="draws (2000; 200 for mAP, CF1, OF1)")
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     arguments = parser.parse_args()
 
-    from tkpr.results import LOWER_IS_BETTER, MEASURES
+    from tkpr.results import LOWER_IS_BETTER, MEASURES, one_experiment
     from tkpr.significance import compare
 
-    first, second = finished(arguments.run_a), finished(arguments.run_b)
+    first, second = one_experiment(arguments.run_a), one_experiment(arguments.run_b)
     print(f"A: {arguments.run_a} ({len(first)} run{'s' * (len(first) > 1)})")
     print(f"B: {arguments.run_b} ({len(second)} run{'s' * (len(second) > 1)})\n")
     head = f"{'measure':<14}{'A':>9}{'B':>9}{'A - B':>10}{'95 % interval':>22}{'p':>8}"
     print(head)
     for measure in arguments.measures or MEASURES:
-        told = compare(first, second, measure, resamples=arguments.resamples, seed=arguments.seed)
+        told = compare(
+            [run.folder for run in first],
+            [run.folder for run in second],
+            measure,
+            resamples=arguments.resamples,
+            seed=arguments.seed,
+        )
         interval = f"[{told.low:+.4f}, {told.high:+.4f}]"
         gain = -told.difference if measure in LOWER_IS_BETTER else told.difference
         verdict = "" if told.p_value >= 0.05 else "  A better" if gain > 0 else "  B better"
@@ -38,14 +48,6 @@ def main() -> None:
             f"{measure:<14}{told.first:9.4f}{told.second:9.4f}{told.difference:+10.4f}"
             f"{interval:>22}{told.p_value:8.4f}{verdict}"
         )
-
-
-def finished(folder: Path) -> list[Path]:
-    """The run in a folder, or all runs below it."""
-    found = sorted(file.parent for file in folder.rglob("predictions.npz"))
-    if not found:
-        raise FileNotFoundError(f"no finished run in {folder}")
-    return found
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+FULL = {"backbones": ["resnet50", "swin"], "batch_size": 16, "trials": 300, "averaged": 200}
+LIGHT = {"backbones": ["none"], "batch_size": 8, "trials": 60, "averaged": 40}
 
 
 def main() -> None:
@@ -17,15 +19,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--backbones", nargs="+", default=["resnet50", "swin"], help="or none")
+    parser.add_argument("--backbones", nargs="+", help="resnet50 swin, or none")
     parser.add_argument("--classes", type=int, nargs="+", default=[100, 1000, 5000, 10000])
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, help="16")
     parser.add_argument("--k", type=int, default=15, help="K of TKPR")
     parser.add_argument("--labels", type=int, default=3, help="relevant labels per image")
-    parser.add_argument("--trials", type=int, default=300)
-    parser.add_argument("--averaged", type=int, default=200, help="the last so many trials count")
+    parser.add_argument("--trials", type=int, help="300")
+    parser.add_argument("--averaged", type=int, help="the last so many trials count: 200")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, mps")
-    parser.add_argument("--light", action="store_true", help="--backbones none, batch 8, 60 trials")
+    parser.add_argument(
+        "--light",
+        action="store_true",
+        help="where nothing else is said --backbones none, batch 8, 60 trials, the last 40",
+    )
     parser.add_argument("--output", type=Path, default=Path("tables"), help="where to write")
     arguments = parser.parse_args()
 
@@ -35,9 +41,9 @@ def main() -> None:
     from tkpr import atomic
     from tkpr.efficiency import Setting, about, beside_the_paper, layout, measure
 
-    if arguments.light:
-        arguments.backbones, arguments.batch_size = ["none"], 8
-        arguments.trials, arguments.averaged = 60, 40
+    for name, value in (LIGHT if arguments.light else FULL).items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
     if not 1 <= arguments.averaged <= arguments.trials:
         raise ValueError(
             f"--averaged must be from 1 to the {arguments.trials} trials; got {arguments.averaged}"

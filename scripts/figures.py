@@ -76,11 +76,11 @@ def draw(kind, runs, rows, arguments):
     if kind.startswith("sensitivity_"):
         return sensitivity.draw(runs, kind.removeprefix("sensitivity_"))
     if kind == "consistency":
-        chosen = select(runs, rows or consistency.ROWS, strict=rows is not None)
+        chosen = select(runs, rows, consistency)
         return consistency.draw(chosen, after_warmup=arguments.after_warmup)
     if kind == "ranks":
-        return ranks.draw(select(runs, rows or ranks.ROWS, strict=rows is not None))
-    found = {row: group[0] for row, group in select(runs, rows, strict=True).items()}
+        return ranks.draw(select(runs, rows, ranks))
+    found = {row: group[0] for row, group in select(runs, rows).items()}
     ours = [row for row in found if row.startswith("TKPR")]
     if rows is None and len(ours) > 1:  # one of TKPR's rows stands for all
         keep = "TKPR_a2" if "TKPR_a2" in ours else ours[0]
@@ -97,22 +97,22 @@ def draw(kind, runs, rows, arguments):
     return cases.draw(chosen, images, list(found))
 
 
-def select(runs, rows, *, strict):
-    """Group the runs by row; with ``strict`` every row named must be there."""
-    from tkpr.results import group_rows
+def select(runs, rows, kind=None):
+    """Group the runs by row: the rows named, which must be there, or the usual ones of a kind."""
+    from tkpr.results import in_order
 
-    grouped = group_rows(runs, [])
-    if rows is None:
-        return grouped
-    missing = [row for row in rows if row not in grouped]
-    if strict and missing:
+    grouped = in_order(runs)
+    if rows is None and kind is not None:
+        chosen = kind.usual(grouped)
+        missing = [row for row in kind.ROWS if row not in chosen]
+        if missing and set(chosen) <= set(kind.ROWS):
+            print(f"missing, not drawn: {', '.join(missing)}", file=sys.stderr)
+        return chosen
+    if missing := [row for row in rows or [] if row not in grouped]:
         raise ValueError(
             f"no finished runs of {', '.join(missing)}; there are {', '.join(grouped)}"
         )
-    if missing:
-        print(f"missing, not drawn: {', '.join(missing)}", file=sys.stderr)
-    found = {row: grouped[row] for row in rows if row in grouped}
-    return found or grouped  # where none of the usual rows was run, what there is
+    return {row: grouped[row] for row in rows or grouped}
 
 
 if __name__ == "__main__":

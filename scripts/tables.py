@@ -2,10 +2,11 @@
 
 python scripts/tables.py voc2012_mlml_ranking_resnet50 --budget features --paper
 python scripts/tables.py all --runs runs --output tables
-python scripts/tables.py coco_mlc_sota_swin --dry-run
+python scripts/tables.py coco_mlc_sota_swin --dry-run seed=0,1,2
 """
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
@@ -18,7 +19,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("table", help="one of the ten tables (see configs/experiment), or all")
+    parser.add_argument(
+        "table",
+        help="one of the ten tables (see configs/experiment), or all; --dry-run: any experiment",
+    )
     parser.add_argument("--budget", default="paper", choices=BUDGETS)
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
     parser.add_argument(
@@ -27,16 +31,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("tables"), help="where to write")
     parser.add_argument("--no-significance", action="store_true", help="no bootstrap: quicker")
     parser.add_argument("--dry-run", action="store_true", help="list the runs that it takes")
-    parser.add_argument("overrides", nargs="*", help="for --dry-run, such as split.limit=100")
+    parser.add_argument(
+        "overrides", nargs="*", help="for --dry-run, such as seed=0,1,2 split.limit=100"
+    )
     arguments = parser.parse_intermixed_args()
 
     from tkpr.results import table_names
 
     names = table_names() if arguments.table == "all" else [arguments.table]
-    if unknown := [name for name in names if name not in table_names()]:
-        raise ValueError(
-            f"no table {unknown[0]!r}: choose all or one of {', '.join(table_names())}"
-        )
+    if not arguments.dry_run and names[0] not in table_names():
+        raise ValueError(f"no table {names[0]!r}: choose all or one of {', '.join(table_names())}")
     for name in names:
         if arguments.dry_run:
             list_runs(name, arguments)
@@ -49,24 +53,32 @@ def list_runs(name: str, arguments: argparse.Namespace) -> None:
     from tkpr.plan import plan
     from tkpr.results import load_runs, of_table
 
-    planned = plan(ROOT / "configs", name, [f"budget={arguments.budget}", *arguments.overrides])
+    words = [f"budget={arguments.budget}", *arguments.overrides]
+    planned = plan(ROOT / "configs", name, words)
     runs = load_runs(arguments.runs) if arguments.runs.is_dir() else []
     found = [run.row for run in of_table(runs, name, arguments.budget)]
     print(f"{name}, budget {arguments.budget}")
-    print(f"{'method':<12}{'row':<10}{'epochs':>8}{'images':>10}{'epochs x images':>18}  state")
+    head = ("runs", "epochs", "images", "all together")
+    print(f"{'method':<12}{'row':<10}{head[0]:>6}{head[1]:>8}{head[2]:>10}{head[3]:>18}  state")
     total = 0
     for run in planned:
-        work = run.epochs * run.images if run.images is not None else None
+        if run.why_not:
+            print(f"{run.method:<12}{run.row:<10}{'':>42}  {run.why_not}: not at this budget")
+            continue
+        work = run.runs * run.epochs * run.images if run.images is not None else None
         total += work or 0
-        seeds = found.count(run.row)
-        state = f"{seeds} finished" if seeds else "to run"
+        finished = found.count(run.row)
+        state = f"{finished} finished" if finished else "to run"
         cells = ["?" if value is None else f"{value:,}" for value in (run.images, work)]
-        print(f"{run.method:<12}{run.row:<10}{run.epochs:>8}{cells[0]:>10}{cells[1]:>18}  {state}")
-    some = (
-        " (without those that nobody knows yet)" if any(r.images is None for r in planned) else ""
-    )
-    print(f"{'together':<40}{total:>18,}{some}")
-    print(f"python train.py -m experiment={name} budget={arguments.budget}\n")
+        print(
+            f"{run.method:<12}{run.row:<10}{run.runs:>6}{run.epochs:>8}{cells[0]:>10}"
+            f"{cells[1]:>18}  {state}"
+        )
+    unknown = any(run.images is None for run in planned if not run.why_not)
+    some = " (without those that nobody knows yet)" if unknown else ""
+    print(f"{'runs x epochs x images':<36}{total:>18,}{some}")
+    command = ["python", "train.py", "-m", f"experiment={name}", *words]
+    print(f"{shlex.join(command)}\n")
 
 
 def write_table(name: str, arguments: argparse.Namespace) -> None:
@@ -84,7 +96,7 @@ def write_table(name: str, arguments: argparse.Namespace) -> None:
         "md": tables.to_markdown,
         "tex": tables.to_latex,
         "csv": tables.to_csv,
-        "html": tables.to_html,
+        "html": tables.to_page,
     }
     arguments.output.mkdir(parents=True, exist_ok=True)
     for ending, write in writers.items():

@@ -1,5 +1,6 @@
 """Every experiment composes at every budget, and every row of every table can be built."""
 
+import inspect
 from functools import cache
 from pathlib import Path
 
@@ -7,16 +8,24 @@ import hydra
 import pytest
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.utils import get_object
 from omegaconf import OmegaConf
 
-from tkpr.config import build
-from tkpr.plan import plan
-from tkpr.results import paper_table, table_names
+from tests.recipes import K, expected
+from tkpr.config import build, epochs_to_train
+from tkpr.finished import model_facts
+from tkpr.plan import cut, plan
+from tkpr.results import CANNOT, comparable, paper_table, table_names
+from tkpr.run import check
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 EXPERIMENTS = sorted(file.stem for file in (CONFIGS / "experiment").glob("*.yaml"))
 METHODS = sorted(file.stem for file in (CONFIGS / "method").glob("*.yaml"))
 BUDGETS = sorted(file.stem for file in (CONFIGS / "budget").glob("*.yaml"))
+LOSSES = {method: method.removesuffix("_swin") for method in METHODS} | {
+    "ccd_swin": "ccd_half_asl",
+    "em_apl_voc": "em_apl",
+}
 FACTS = {
     "num_samples": 40,
     "num_classes": 20,
@@ -42,7 +51,7 @@ def settings(cfg):
 
 
 def build_row(cfg):
-    """Build the losses, optimizer and schedule of a row; the model's arguments are checked."""
+    """Build the losses, optimizer and schedule of a row; the model's arguments are bound only."""
     for node in (cfg.warmup, cfg.loss):
         loss = build(node, facts=FACTS)
         logits = torch.randn(3, 20, requires_grad=True)
@@ -51,7 +60,12 @@ def build_row(cfg):
     optimizer = build(cfg.optimizer)([torch.zeros(2, requires_grad=True)])
     build(cfg.scheduler)(optimizer, 10)
     build(cfg.transform)
-    assert 0 <= cfg.trainer.warmup_epochs < cfg.trainer.epochs
+    model = get_object(cfg.model._target_)
+    told = {key: value for key, value in cfg.model.items() if key != "_target_"}
+    wanted = inspect.signature(model).parameters
+    facts = model_facts((3, 64, 64), 20)
+    inspect.signature(model).bind(**{k: v for k, v in facts.items() if k in wanted} | told)
+    check(cfg)
 
 
 def test_the_ten_tables_have_experiments():
@@ -60,13 +74,46 @@ def test_the_ten_tables_have_experiments():
 
 @pytest.mark.parametrize("table", table_names())
 def test_a_table_runs_the_rows_of_the_paper(table):
-    """Each row once; the run folder names table, budget, method and seed."""
+    """Each row once, the TKPR ones as the paper says; the folder names table, method and seed."""
     cfg = compose(f"experiment={table}", "method=tkpr_a2", "seed=3")
     methods = cfg.hydra.sweeper.params.method.split(",")
     rows = [OmegaConf.load(CONFIGS / "method" / f"{method}.yaml").row for method in methods]
     assert sorted(rows) == sorted(paper_table(table).index)
+    assert_as_expected(table, "tkpr_a2", cfg)
     folder = Path(settings(cfg).run_dir)
     assert folder == Path("runs", table, "paper", "tkpr_a2", "seed=3")
+
+
+@pytest.mark.parametrize(
+    ("table", "methods"),
+    [
+        ("coco_mlc_ranking_resnet101", ["rank", "u1", "u2", "u3", "u4", "lsep", "tkml"]),
+        ("coco_mlc_sota_resnet101", ["asl", "db", "hill", "splc", "tkpr_a1", "ccd"]),
+        ("voc2007_mlc_sota_resnet101", ["db_voc", "tkpr_a3"]),
+        ("nuswide_mlc_sota_swin", ["asl_swin", "hill_swin", "splc_swin", "ccd_swin", "db"]),
+        ("coco_mlml_sota_resnet50", ["role", "em_apl", "ll_r", "ll_ct", "ll_cp", "splc"]),
+        ("voc2012_mlml_sota_resnet50", ["em_apl_voc"]),
+    ],
+)
+def test_every_method_in_a_table_is_trained_as_published(table, methods):
+    """A table for each method; the slow test below has them all."""
+    for method in methods:
+        cfg = compose(f"experiment={table}", f"method={method}")
+        assert_as_expected(table, method, cfg)
+
+
+def assert_as_expected(table, method, cfg):
+    """All settings that a recipe consists of; nothing is compared with the files that set them."""
+    told = comparable(OmegaConf.to_container(settings(cfg)))
+    recipe = expected(table, method)
+    assert {key: told.get(key) for key in recipe} == recipe
+    assert cfg.hydra.runtime.choices.dataset == table.split("_")[0]
+    loss = OmegaConf.to_container(OmegaConf.load(CONFIGS / "loss" / f"{LOSSES[method]}.yaml"))
+    if method == "em_apl_voc":
+        loss |= {"alpha": 0.2, "beta": 0.02}
+    if method.startswith("tkpr"):
+        loss["k"] = K[table]
+    assert OmegaConf.to_container(cfg.loss, resolve=True) == loss
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -82,76 +129,34 @@ def test_every_method_can_be_built(method):
 @pytest.mark.parametrize("table", table_names())
 def test_every_row_at_every_budget(table, budget):
     planned = plan(CONFIGS, table, [f"budget={budget}"])
-    rows = {run.row for run in planned}
-    expected = set(paper_table(table).index) - ({"CCD"} if budget == "features" else set())
-    assert rows == expected
-    for run in planned:
+    assert sorted(run.row for run in planned) == sorted(paper_table(table).index)
+    cannot = {"CCD"} & set(paper_table(table).index) if budget == "features" else set()
+    assert {run.row for run in planned if run.why_not} == cannot
+    for run in (run for run in planned if not run.why_not):
         words = [f"experiment={table}", f"budget={budget}", f"method={run.method}"]
-        cfg = settings(compose(*words))
+        composed = compose(*words)
+        cfg = settings(composed)
         build_row(cfg)
+        assert run.settings == comparable(OmegaConf.to_container(cfg))
+        if budget == "paper":
+            assert_as_expected(table, run.method, composed)
         assert (cfg.table, cfg.budget) == (table, budget)
         assert Path(cfg.run_dir) == Path("runs", table, budget, run.method, "seed=0")
 
 
-@pytest.mark.parametrize(
-    ("table", "warmup", "epochs", "optimizer", "size", "batch"),
-    [
-        ("coco_mlc_ranking_resnet101", "RankingLoss", 200, "SGD", 448, 64),
-        ("coco_mlc_sota_resnet101", "DistributionBalancedLoss", 200, "SGD", 448, 64),
-        ("coco_mlml_ranking_resnet50", "RankingLoss", 80, "Adam", 448, 64),
-        ("coco_mlml_sota_resnet50", "SPLC", 80, "Adam", 448, 64),
-        ("voc2007_mlc_ranking_resnet101", "RankingLoss", 100, "SGD", 448, 64),
-        ("voc2007_mlc_sota_resnet101", "DistributionBalancedLoss", 100, "SGD", 448, 64),
-        ("coco_mlc_sota_swin", "AsymmetricLoss", 80, "Adam", 384, 32),
-        ("nuswide_mlc_sota_swin", "AsymmetricLoss", 80, "Adam", 384, 32),
-        ("voc2012_mlml_ranking_resnet50", "RankingLoss", 80, "Adam", 448, 64),
-        ("voc2012_mlml_sota_resnet50", "SPLC", 80, "Adam", 448, 64),
-    ],
-)
-def test_tkpr_is_trained_as_the_paper_says(table, warmup, epochs, optimizer, size, batch):
-    cfg = compose(f"experiment={table}", "method=tkpr_a2", "seed=3")
-    assert cfg.warmup._target_.endswith(f".{warmup}")
-    assert cfg.trainer.epochs == epochs
-    assert cfg.optimizer._target_ == f"torch.optim.{optimizer}"
-    assert cfg.optimizer.weight_decay == 1e-4
-    assert cfg.scheduler._target_ == "tkpr.schedules.onecycle"
-    assert cfg.transform.size == size
-    assert cfg.trainer.batch_size == batch
-    labels = "single_positive" if "mlml" in table else "full"
-    assert cfg.hydra.runtime.choices.labels == labels
-    assert cfg.hydra.runtime.choices.dataset == table.split("_")[0]
-    spaces = {200: range(10, 70, 10), 100: range(10, 70, 10), 80: range(2, 12, 2)}
-    swin = range(5, 30, 5) if "swin" in table else spaces[epochs]
-    assert cfg.trainer.warmup_epochs in swin
-
-
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [  # what the authors publish
-        ("asl", ("Adam", 1e-4, 1e-4, "onecycle", 80, 128, 0.9997)),
-        ("asl_swin", ("Adam", 5e-5, 1e-4, "onecycle", 80, 32, 0.9997)),
-        ("ccd", ("Adam", 1e-4, 1e-4, "onecycle", 86, 128, 0.9997)),
-        ("hill", ("Adam", 1e-4, 1e-4, "onecycle", 80, 128, 0.9997)),
-        ("role", ("Adam", 1e-5, 0, "constant", 10, 16, None)),
-        ("em_apl", ("Adam", 1e-5, 0, "constant", 10, 16, None)),
-        ("em_apl_voc", ("Adam", 1e-5, 0, "constant", 10, 8, None)),
-        ("ll_ct", ("Adam", 1e-5, 0, "constant", 10, 16, None)),
-    ],
-)
-def test_competitors_keep_their_own_recipe(method, expected):
-    cfg = compose(f"method={method}", "run_dir=here")
-    told = (
-        cfg.optimizer._target_.rpartition(".")[2],
-        cfg.optimizer.lr,
-        cfg.optimizer.weight_decay,
-        cfg.scheduler._target_.rpartition(".")[2],
-        cfg.trainer.epochs,
-        cfg.trainer.batch_size,
-        cfg.trainer.ema_decay,
-    )
-    assert told == expected
-    assert cfg.trainer.warmup_epochs == 0
-    assert cfg.trainer.head_lr_multiplier == (10 if method.startswith("ll_") else 1)
+def test_the_momentum_is_cycled_as_in_the_script_that_the_paper_builds_on():
+    cfg = compose("experiment=coco_mlc_ranking_resnet101", "method=tkpr_a2", "seed=3")
+    optimizer = build(cfg.optimizer)([torch.zeros(2, requires_grad=True)])
+    schedule = build(cfg.scheduler)(optimizer, 100)
+    momenta = [optimizer.param_groups[0]["momentum"]]
+    for _ in range(99):
+        optimizer.step()
+        schedule.step()
+        momenta.append(optimizer.param_groups[0]["momentum"])
+    assert (momenta[0], momenta[-1]) == pytest.approx((0.95, 0.95))
+    assert min(momenta) == pytest.approx(0.85)
+    assert momenta.index(min(momenta)) == 19  # where the learning rate has its peak
+    assert optimizer.param_groups[0]["nesterov"]
 
 
 def test_a_budget_treats_all_methods_alike():
@@ -161,7 +166,7 @@ def test_a_budget_treats_all_methods_alike():
         parts = []
         for method in ("role", "ll_r", "tkpr_a2"):
             cfg = OmegaConf.to_container(settings(compose(*words, f"method={method}")))
-            for key in ("loss", "row", "run_dir"):
+            for key in ("loss", "row", "run_dir"):  # all else is the budget's
                 cfg.pop(key)
             warms_up = cfg["trainer"].pop("warmup_epochs") > 0
             assert warms_up == (method == "tkpr_a2")
@@ -196,15 +201,32 @@ def test_all_searches_are_there():
 
 
 @pytest.mark.parametrize("name", ["voc2012_mlml_sensitivity", "voc2007_mlc_sensitivity"])
-@pytest.mark.parametrize("budget", ["paper", "smoke"])
+@pytest.mark.parametrize("budget", BUDGETS)
 def test_sensitivity_sweeps_fit_the_budget(name, budget):
+    """No run of the sweep is refused: K fits the classes, the loss gets its turn after E_w."""
     cfg = compose(f"experiment={name}", f"budget={budget}", "method=tkpr_a1")
     params = {key: str(value).split(",") for key, value in cfg.hydra.sweeper.params.items()}
     assert params["method"] == ["tkpr_a1", "tkpr_a2", "tkpr_a3"]
     num_classes = 10 if budget == "smoke" else 20
     assert max(map(int, params["loss.k"])) + 1 <= num_classes
     warmups = params.get("trainer.warmup_epochs", ["0"])
-    assert max(map(int, warmups)) < cfg.trainer.epochs
+    assert max(map(int, warmups)) < epochs_to_train(cfg.trainer)
+    assert len(params["loss.k"]) >= 3
+    assert len(warmups) >= 2 or name == "voc2007_mlc_sensitivity"
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_k_of_a_table_fits_the_budget(budget):
+    """All data sets have more classes, but the mosaic has ten; the command line decides."""
+    words = ["experiment=coco_mlc_ranking_resnet101", f"budget={budget}", "method=tkpr_a2"]
+    assert compose(*words).loss.k == (6 if budget == "smoke" else 10)
+    assert compose(*words, "loss.k=3").loss.k == 3
+
+
+def test_without_a_table_k_is_that_of_the_loss():
+    for method in ("tkpr_a1", "tkpr_a2", "tkpr_a3"):
+        cfg = compose(f"method={method}", "run_dir=here")
+        assert cfg.loss.k == OmegaConf.load(CONFIGS / "loss" / f"{method}.yaml").k
 
 
 def test_features_of_another_file(monkeypatch):
@@ -223,7 +245,33 @@ def test_the_settings_of_a_run_are_in_its_folders_name():
     assert folder.parts[3:] == ("tkpr_a2", "loss.k=4", "seed=1")
 
 
-def test_plan_counts_epochs_and_images():
+def test_plan_counts_runs_epochs_and_images():
     planned = plan(CONFIGS, "voc2007_mlc_sensitivity", ["split.holdout=0.2"])
     assert [run.method for run in planned] == ["tkpr_a1", "tkpr_a2", "tkpr_a3"]
-    assert {(run.epochs, run.images) for run in planned} == {(100, 5011 - 1002)}
+    # six values of K, five seeds
+    assert {(run.runs, run.epochs, run.images) for run in planned} == {(30, 100, 5011 - 1002)}
+    words = ["method=hill,tkpr_a2", "seed=0,1,2"]
+    some = plan(CONFIGS, "voc2012_mlml_sota_resnet50", words)
+    assert [(run.method, run.runs, run.epochs) for run in some] == [
+        ("hill", 3, 31),
+        ("tkpr_a2", 3, 80),
+    ]
+
+
+def test_plan_names_rows_that_a_budget_cannot_have():
+    words = ["budget=features", "method=asl"]
+    assert [run.method for run in plan(CONFIGS, "coco_mlc_sota_resnet101", words)] == ["asl"]
+    planned = plan(CONFIGS, "coco_mlc_sota_resnet101", words[:1])
+    assert {run.row: run.why_not for run in planned if run.why_not} == CANNOT["features"]
+
+
+def test_plan_refuses_what_it_cannot_count():
+    with pytest.raises(ValueError, match="no experiment 'voc': choose one of coco_mlc_ranking"):
+        plan(CONFIGS, "voc")
+    with pytest.raises(ValueError, match="search_k has no rows"):
+        plan(CONFIGS, "search_k")
+    with pytest.raises(ValueError, match=r"several trainer\.epochs take differently long"):
+        plan(CONFIGS, "voc2012_mlml_sota_resnet50", ["trainer.epochs=1,2"])
+    with pytest.raises(ValueError, match=r"Could not override 'seeds'"):
+        plan(CONFIGS, "voc2012_mlml_sota_resnet50", ["seeds=0,1"])
+    assert cut(["loss.k=range(2,5)"]) == (["loss.k=2"], {"loss.k": ["2", "3", "4"]})

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from tkpr import tables
 from tkpr.figures import cases, consistency, ranks, sensitivity
 from tkpr.figures.style import shown
-from tkpr.results import Run, group_rows, is_ours, of_table, paper_table, table_names
+from tkpr.results import Run, in_order, is_ours, of_table, table_names
 
 STYLE = """
 :root { color-scheme: light; }
@@ -72,7 +72,7 @@ def build_report(runs: Sequence[Run], *, title: str = "Results") -> str:
         parts.append(f'<section id="{table}-{budget}"><h2>{table}, budget {budget}</h2>')
         here = of_table(runs, table, budget)
         if table in table_names():
-            parts += [table_part(runs, table, budget), consistency_table(table, here)]
+            parts += [table_part(runs, table, budget), consistency_table(here)]
         parts += [figure_part(*drawn) for drawn in draw_figures(table, here)]
         parts.append("</section>")
     return (
@@ -86,7 +86,9 @@ def build_report(runs: Sequence[Run], *, title: str = "Results") -> str:
 def sections(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """The tables and sensitivity experiments among the runs, with their budgets, in order."""
     found = {
-        (run.config["table"], run.config["budget"]) for run in runs if run.row and not run.held_out
+        (run.config["table"], run.config["budget"])
+        for run in runs
+        if run.row and run.config.get("table") and not run.held_out
     }
     order = {name: place for place, name in enumerate(table_names())}
     return sorted(found, key=lambda key: (order.get(key[0], len(order)), key))
@@ -103,12 +105,6 @@ def summary(runs: Sequence[Run]) -> str:
     )
 
 
-def in_order(table: str, runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The rows that were run, in the order of the paper's table."""
-    rows = group_rows(runs, list(paper_table(table).index))
-    return {row: group for row, group in rows.items() if group}
-
-
 def table_part(runs: Sequence[Run], table: str, budget: str) -> str:
     """A table, and below it, folded away, the same beside the paper's numbers."""
     collected = tables.collect(runs, table, budget)
@@ -122,9 +118,9 @@ def table_part(runs: Sequence[Run], table: str, budget: str) -> str:
     )
 
 
-def consistency_table(table: str, runs: Sequence[Run]) -> str:
+def consistency_table(runs: Sequence[Run]) -> str:
     """Kendall's tau between the measures' epoch curves, one number per row."""
-    rows = in_order(table, runs)
+    rows = in_order(runs)
     lines = "".join(
         f"<tr><td>{html.escape(row)}</td><td>{consistency.row_consistency(group):.3f}</td></tr>"
         for row, group in rows.items()
@@ -147,25 +143,25 @@ def draw_figures(table: str, runs: Sequence[Run]) -> list[tuple[str, Figure]]:
             for setting in sensitivity.SETTINGS
             if max(map(len, sensitivity.gather(runs, setting).values()), default=0) > 1
         ]
-    rows = in_order(table, runs)
-    usual = {row: rows[row] for row in consistency.ROWS if row in rows} or dict([*rows.items()][:4])
+    rows = in_order(runs)
+    usual = consistency.usual(rows)
     drawn = [
         ("Normalised measures against the epoch (as Fig. 2 and 5).", consistency.draw(usual)),
         (
             "The same, normalised over the epochs after the warm-up only.",
             consistency.draw(usual, after_warmup=True),
         ),
-        (
-            "Where the relevant labels end up (as Fig. 4).",
-            ranks.draw(dict([*rows.items()][-8:])),
-        ),
+        ("Where the relevant labels end up (as Fig. 4).", ranks.draw(rows)),
     ]
     ours = [row for row in rows if is_ours(row)]
     theirs = [row for row in rows if not is_ours(row)]
     if ours and theirs:
         keep = "TKPR_a2" if "TKPR_a2" in ours else ours[0]
         one = {row: rows[row][0] for row in [keep, *theirs[:4]]}
-        images = cases.pictures(one[keep])
+        try:
+            images = cases.pictures(one[keep])
+        except FileNotFoundError:  # the images are on another machine: their ids are shown
+            images = {}
         for losses in (False, True):
             chosen = cases.choose(one, losses=losses)
             what = "smallest" if losses else "largest"

@@ -1,7 +1,7 @@
 """Finished runs collected into the paper's tables: means over seeds, marks, the paper's numbers."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +19,13 @@ MEASURES = [
 ]
 LOWER_IS_BETTER = {"ranking_loss"}
 PAPER = files("tkpr") / "paper"
+# rows that a budget cannot have, and why
+CANNOT = {"features": {"CCD": "needs feature maps"}}
+# settings that act through others only, which a run stores as well
+INDIRECT = {
+    *("methods", "methods_on_features", "feature_file", "tkpr_k"),
+    *("sweep.k", "sweep.warmup_epochs"),
+}
 
 
 @dataclass(frozen=True)
@@ -48,8 +55,21 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """All that makes it another experiment: not the seed, nor where it was computed."""
-        aside = {*MACHINE, "seed", "dataset.file", "methods", "methods_on_features"}
-        return {key: value for key, value in flat(self.config).items() if key not in aside}
+        return comparable(self.config)
+
+
+def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by which two runs are the same experiment, but for the seed.
+
+    What is null counts as not there, so that runs from before a setting was known still compare.
+
+    >>> comparable({"loss": {"k": 5}, "seed": 1, "trainer": {"patience": None, "devices": 2}})
+    {'loss.k': 5}
+    """
+    aside = {*MACHINE, *INDIRECT, "seed"}
+    return {
+        key: value for key, value in flat(config).items() if key not in aside and value is not None
+    }
 
 
 def load_runs(root: Path) -> list[Run]:
@@ -96,29 +116,65 @@ def group_rows(runs: Iterable[Run], rows: Sequence[str]) -> dict[str, list[Run]]
     runs = list(runs)
     grouped: dict[str, list[Run]] = {}
     for row in dict.fromkeys([*rows, *(run.row or "" for run in runs)]):
-        variants: list[list[Run]] = []
-        for run in (run for run in runs if run.row == row):
-            same = [group for group in variants if group[0].settings == run.settings]
-            if same:
-                same[0].append(run)
-            else:
-                variants.append([run])
-        if not variants:
+        groups = variants(run for run in runs if run.row == row)
+        if not groups:
             grouped[row] = []
-        for group in variants:
-            name = row if len(variants) == 1 else f"{row} ({_difference(group, variants)})"
-            grouped[name] = sorted(group, key=lambda run: run.seed)
-    for name, group in grouped.items():
-        seeds = [run.seed for run in group]
-        if len(set(seeds)) < len(seeds):
-            folders = ", ".join(str(run.folder) for run in group)
-            raise ValueError(f"{name} was run twice with the same seed and settings: {folders}")
+        for group in groups:
+            name = row if len(groups) == 1 else f"{row} ({_difference(group, groups)})"
+            grouped[name] = group
     return grouped
 
 
-def _difference(group: list[Run], variants: list[list[Run]]) -> str:
-    """Name the settings of a group that not all variants share."""
-    every = [variant[0].settings for variant in variants]
+def in_order(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The rows that were run, in the order of the paper's table.
+
+    Args:
+        runs: of one table, or of a sensitivity experiment, which has no order.
+    """
+    table = runs[0].config["table"]
+    rows = list(paper_table(table).index) if table in table_names() else []
+    return {row: group for row, group in group_rows(runs, rows).items() if group}
+
+
+def variants(runs: Iterable[Run]) -> list[list[Run]]:
+    """Group runs that differ in the seed only; no seed may be there twice."""
+    groups: list[list[Run]] = []
+    for run in runs:
+        same = [group for group in groups if group[0].settings == run.settings]
+        if same:
+            same[0].append(run)
+        else:
+            groups.append([run])
+    for group in groups:
+        group.sort(key=lambda run: run.seed)
+        seeds = [run.seed for run in group]
+        if len(set(seeds)) < len(seeds):
+            folders = ", ".join(str(run.folder) for run in group)
+            raise ValueError(f"run twice with the same seed and settings: {folders}")
+    return groups
+
+
+def one_experiment(folder: Path) -> list[Run]:
+    """The runs below a folder, one per seed; those on held-out images only if there are no others.
+
+    Args:
+        folder: a run folder, or one that holds the runs of one method.
+    """
+    runs = load_runs(folder)
+    groups = variants([run for run in runs if not run.held_out] or runs)
+    if not groups:
+        raise FileNotFoundError(f"no finished run in {folder}")
+    if len(groups) > 1:
+        told = "; ".join(_difference(group, groups) for group in groups)
+        raise ValueError(
+            f"{folder} holds runs with several settings ({told}): name the folder of one of them"
+        )
+    return groups[0]
+
+
+def _difference(group: list[Run], groups: list[list[Run]]) -> str:
+    """Name the settings of a group that not all groups share."""
+    every = [other[0].settings for other in groups]
     keys = sorted({key for settings in every for key in settings})
     told = [key for key in keys if len({repr(settings.get(key)) for settings in every}) > 1]
     return ", ".join(f"{key}={group[0].settings.get(key)}" for key in told)
@@ -208,6 +264,17 @@ def paper_table(name: str) -> pd.DataFrame:
         raise ValueError(f"no table {name!r}: choose one of {', '.join(table_names())}")
     with (PAPER / f"{name}.csv").open() as file:
         return pd.read_csv(file, index_col="method")[MEASURES]
+
+
+def paper_digits(name: str) -> dict[str, int]:
+    """With how many digits after the point the paper prints each measure of a table.
+
+    >>> paper_digits("coco_mlc_ranking_resnet101")["ranking_loss"]
+    3
+    """
+    with (PAPER / f"{name}.csv").open() as file:
+        printed = pd.read_csv(file, index_col="method", dtype=str)
+    return {m: int(printed[m].str.partition(".")[2].str.len().max()) for m in MEASURES}
 
 
 def paper_efficiency() -> pd.DataFrame:

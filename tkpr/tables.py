@@ -64,7 +64,9 @@ def collect(
     mean, std = results.averages(rows), results.deviations(rows)
     marks = pd.DataFrame("", index=mean.index, columns=mean.columns)
     notes = [f"Budget {budget}: {BUDGETS[budget]}."]
-    if missing := [row for row, group in rows.items() if not group]:
+    cannot = results.CANNOT.get(budget, {})
+    notes += [f"{row} {why}: not at this budget." for row, why in cannot.items() if row in rows]
+    if missing := [row for row, group in rows.items() if not group and row not in cannot]:
         notes.append(f"Missing, not run yet: {', '.join(missing)}.")
     counts = {row: len(group) for row, group in rows.items() if group}
     if counts and max(counts.values()) > 1:
@@ -140,13 +142,13 @@ def cell_texts(table: Table) -> pd.DataFrame:
     return texts
 
 
-def number(value: float, measure: str, *, sign: bool = False) -> str:
-    """Write a value with as many digits as the paper does.
+def number(value: float, measure: str, *, digits: int | None = None, sign: bool = False) -> str:
+    """Write a value with three digits after the point, the ranking loss with four, or as told.
 
     >>> number(0.66651, "mAP@3"), number(0.01234, "ranking_loss"), number(0.5, "P@3", sign=True)
     ('0.667', '0.0123', '+0.500')
     """
-    digits = 4 if measure == "ranking_loss" else 3
+    digits = digits or (4 if measure == "ranking_loss" else 3)
     return f"{value:{'+' if sign else ''}.{digits}f}"
 
 
@@ -158,23 +160,24 @@ def lines(table: Table, *, paper: bool = False) -> pd.DataFrame:
         paper: add two lines to each row: the paper's value, and ours minus the paper's.
     """
     texts, theirs = cell_texts(table), results.paper_table(table.name)
+    digits, cannot = results.paper_digits(table.name), results.CANNOT.get(table.budget, {})
     body = []
     for row in texts.index:
         seeds = str(len(table.rows[row])) if table.rows[row] else "missing"
+        seeds = "not possible" if seeds == "missing" and row in cannot else seeds
         body.append({"method": row, "seeds": seeds, **texts.loc[row]})
         name = row.split(" (")[0]
         if paper and name in theirs.index:
             known, mean = theirs.loc[name], table.mean.loc[row]
-            body.append(
-                {"method": "  paper", "seeds": ""} | {m: number(known[m], m) for m in texts.columns}
-            )
-            body.append(
-                {"method": "  difference", "seeds": ""}
-                | {
-                    m: number(mean[m] - known[m], m, sign=True) if pd.notna(mean[m]) else MISSING
-                    for m in texts.columns
-                }
-            )
+            printed = {m: number(known[m], m, digits=digits[m]) for m in texts.columns}
+            difference = {
+                m: number(mean[m] - known[m], m, digits=digits[m], sign=True)
+                if pd.notna(mean[m])
+                else MISSING
+                for m in texts.columns
+            }
+            body.append({"method": "  paper", "seeds": ""} | printed)
+            body.append({"method": "  difference", "seeds": ""} | difference)
     return pd.DataFrame(body)
 
 
@@ -234,6 +237,15 @@ def to_html(table: Table, *, paper: bool = False, suffix: str = "") -> str:
     styler = styler.set_table_attributes('class="results"').format(escape="html")
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in table.notes)
     return f'{styler.to_html()}\n<ul class="notes">{notes}</ul>\n'
+
+
+def to_page(table: Table, *, paper: bool = False) -> str:
+    """The same as a page of its own, in a named character set: for ± and –."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{table.name}, budget {table.budget}</title></head>\n"
+        f"<body>{to_html(table, paper=paper)}</body></html>\n"
+    )
 
 
 def to_latex(table: Table, *, paper: bool = False) -> str:

@@ -48,11 +48,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Cases:
-    """The chosen images, and how many of all had a gain or a loss."""
+    """The chosen images, and how many of all had a gain or a loss.
+
+    Attributes:
+        chosen: from the largest gain down or, with ``losses``, from the smallest up.
+        better: the share of all test images with a gain.
+        worse: the share with a loss.
+        losses: which end was chosen.
+    """
 
     chosen: list[Case]
     better: float
     worse: float
+    losses: bool
 
 
 def choose(rows: Mapping[str, Run], *, count: int = 4, losses: bool = False) -> Cases:
@@ -86,7 +94,7 @@ def choose(rows: Mapping[str, Run], *, count: int = 4, losses: bool = False) -> 
             top[row] = [names[label] for label in best[0].tolist()]
         labels = [names[label] for label in np.flatnonzero(targets[index]).tolist()]
         chosen.append(Case(str(first["ids"][index]), labels, float(gain[index]), top))
-    return Cases(chosen, float((gain > 0).mean()), float((gain < 0).mean()))
+    return Cases(chosen, float((gain > 0).mean()), float((gain < 0).mean()), losses)
 
 
 def pictures(run: Run, dataset: Any = None) -> dict[str, Any]:
@@ -130,8 +138,8 @@ def draw(cases: Cases, images: Mapping[str, tuple[Split, int]], rows: Sequence[s
     heights = [2.0, *[1.0] * len(rows)]
     panels = figure.subplots(1 + len(rows), count, squeeze=False, height_ratios=heights)
     figure.suptitle(
-        f"largest {'losses' if cases.chosen[0].gain < 0 else 'gains'} in {shown(MEASURE)} over the "
-        f"best competitor; of all test images\n{cases.better:.0%} gain, {cases.worse:.0%} lose",
+        f"{'smallest' if cases.losses else 'largest'} gains in {shown(MEASURE)} over the best "
+        f"competitor; of all test images\n{cases.better:.0%} gain, {cases.worse:.0%} lose",
         fontsize=8,
     )
     for column, case in zip(panels.T, cases.chosen, strict=True):

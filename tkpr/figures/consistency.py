@@ -9,10 +9,20 @@ from matplotlib.figure import Figure
 from scipy.stats import kendalltau
 
 from tkpr.figures.style import COLOURS, LINES, MARKERS, shown
-from tkpr.results import LOWER_IS_BETTER, MEASURES, Run
+from tkpr.results import LOWER_IS_BETTER, MEASURES, Run, is_ours
 
 ROWS = ("L_rank", "L_u4", "LSEP", "TKPR_a2")
 DRAWN = ("P@5", "R@5", "mAP@5", "NDCG@5", "TKPR_a2@5", "ranking_loss")
+
+
+def usual(rows: dict[str, list[Run]]) -> dict[str, list[Run]]:
+    """The paper's choice of rows; where that has no competitor, the first three and one of ours."""
+    found = {row: rows[row] for row in ROWS if row in rows}
+    if not all(map(is_ours, found)):
+        return found
+    theirs = [row for row in rows if not is_ours(row)][:3]
+    ours = [row for row in ("TKPR_a2", *rows) if row in rows and is_ours(row)][:1]
+    return {row: rows[row] for row in [*theirs, *ours]}
 
 
 def epoch_curves(run: Run, measures: Sequence[str] = MEASURES) -> pd.DataFrame:

@@ -42,7 +42,7 @@ def draw(runs: Sequence[Run], setting: str) -> Figure:
     if not found:
         raise ValueError("no finished TKPR runs to draw: run the sensitivity experiment first")
     size = max(len(values) for values in found.values())
-    figure = Figure(figsize=(2.5 * len(found) + 0.5, 0.36 * size + 1.2), layout="constrained")
+    figure = Figure(figsize=(2.7 * len(found) + 0.3, 0.36 * size + 1.2), layout="constrained")
     panels = figure.subplots(1, len(found), squeeze=False)[0]
     rng = np.random.default_rng(0)
     for letter, panel, (row, values) in zip("abc", panels, found.items(), strict=False):
@@ -64,8 +64,8 @@ def draw(runs: Sequence[Run], setting: str) -> Figure:
         panel.set_yticks(range(1, len(values) + 1), [str(value) for value in values])
         panel.set_title(f"({letter}) optimize {shown(row)}")
         panel.set_xlabel(f"{shown(row + '@5')} on the test set")
+        panel.set_ylabel(SETTINGS[setting][2])
         panel.tick_params("x", rotation=30)
-    panels[0].set_ylabel(SETTINGS[setting][2])
     counts = [len(points) for values in found.values() for points in values.values()]
     many = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(counts[0])
     figure.supxlabel(

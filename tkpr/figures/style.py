@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 COLOURS = ["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F"]
 LINES = ["-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2))]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
-HATCHES = ["", "////", "....", "xxxx", "\\\\\\\\", "++", "oo", "--"]
+HATCHES = ["", "////", "....", "xxxx", "\\\\\\\\", "++", "oo", "--", "||", "**"]
 
 mpl.rc("font", size=9)
 mpl.rc("axes", titlesize=9, grid=True, axisbelow=True)
