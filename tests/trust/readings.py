@@ -138,7 +138,8 @@ def arff(folder):
     for path in sorted(folder.glob("mini*.arff")):
         lines = [line for line in lines_of(path) if line[0] != "%"]
         start = next(at for at, line in enumerate(lines) if line.lower().split()[0] == "@data")
-        declared = [_attribute(line) for line in lines[1:start] if "@attr" in line.lower()]
+        heads = [line for line in lines[:start] if line.lower().split()[0] == "@attribute"]
+        declared = [_attribute(line) for line in heads]
         split = path.stem.partition("-")[2] or None
         for number, line in enumerate(lines[start + 1 :]):
             cells = [values[0] if values else "0" for _, values in declared]

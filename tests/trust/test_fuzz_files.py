@@ -109,8 +109,7 @@ def damage_values(content, dice):
             if not isinstance(inner, dict | list) or not inner or dice.random() < 0.1:
                 break
             part = inner
-        same = [other[key] for other in tree["images"] if isinstance(other, dict) and key in other]
-        part[key] = dice.choice([*VALUES, *same[:3], inner])
+        part[key] = dice.choice([*VALUES, inner])
     return json.dumps(tree).encode()
 
 
@@ -274,7 +273,9 @@ def test_damaged_images(kind, tmp_path):
             refused += 1
             assert_names_a_file(error, file, case)
             continue
-        wanted = on_white(Image.open(io.BytesIO(damaged)))
+        again = Image.open(io.BytesIO(damaged))
+        again.draft(None, (16, 16))  # a JPEG of many pixels is decoded at a part of its size
+        wanted = on_white(again)
         assert np.abs(np.asarray(image, int) - wanted).max() <= 1, case
         square = Image.fromarray(wanted.astype(np.uint8)).resize((8, 8), Image.Resampling.BILINEAR)
         difference = squash(image, 8).permute(1, 2, 0).numpy().astype(int) - np.asarray(square, int)
