@@ -1,7 +1,9 @@
 """Runs are collected into the right rows, and averaged and marked rightly."""
 
+import hashlib
 import statistics
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,19 @@ from tkpr.losses import TKPR
 from tkpr.results import MEASURES
 
 TABLE = "voc2012_mlml_ranking_resnet50"
+HASHES = {  # of the files with the paper's numbers
+    "coco_mlc_ranking_resnet101": "6f0869b99281f8f8",
+    "coco_mlc_sota_resnet101": "fb9141b03b7a4c7b",
+    "coco_mlc_sota_swin": "61d3fd9af04b6dcf",
+    "coco_mlml_ranking_resnet50": "b4d32b16b4725492",
+    "coco_mlml_sota_resnet50": "296c08ac8e6aeade",
+    "efficiency_a100": "216cf67f0212d75e",
+    "nuswide_mlc_sota_swin": "f06fc7231da9651a",
+    "voc2007_mlc_ranking_resnet101": "257a3cb586d85283",
+    "voc2007_mlc_sota_resnet101": "5effa3e38d84e189",
+    "voc2012_mlml_ranking_resnet50": "ba0b0db7c21ca622",
+    "voc2012_mlml_sota_resnet50": "0a5b4c60d7e07a08",
+}
 
 
 def test_means_and_deviations_cell_by_cell(tmp_path):
@@ -56,6 +71,27 @@ def test_settings_are_never_mixed(tmp_path):
     rows = results.group_rows(results.load_runs(tmp_path), ["TKPR_a2"])
     assert list(rows) == ["TKPR_a2 (loss.k=3)", "TKPR_a2 (loss.k=5)"]
     assert [run.seed for run in rows["TKPR_a2 (loss.k=5)"]] == [0, 1]
+
+
+def test_seeds_of_different_features_are_not_averaged(tmp_path):
+    for seed, file in enumerate(("lite0.npz", "lite0.npz", "resnet.npz")):
+        write_run(tmp_path, "L_rank", table=TABLE, skill=1, seed=seed, dataset__file=file)
+    rows = results.group_rows(results.load_runs(tmp_path), ["L_rank"])
+    assert {name: len(group) for name, group in rows.items()} == {
+        "L_rank (dataset.file=lite0.npz)": 2,
+        "L_rank (dataset.file=resnet.npz)": 1,
+    }
+
+
+def test_runs_from_before_a_setting_was_known_are_the_same_experiment(tmp_path):
+    """What is null acts as if it were not there; a table's K acts through that of the loss."""
+    write_run(tmp_path, "TKPR_a2", table=TABLE, skill=1)
+    later = {"trainer__stop_after": None, "tkpr_k": 6, "sweep": {"k": "2,4"}, "methods": "rank,u1"}
+    write_run(tmp_path, "TKPR_a2", table=TABLE, skill=1, seed=1, **later)
+    write_run(tmp_path, "TKPR_a2", table=TABLE, skill=1, seed=2, trainer__stop_after=3)
+    rows = results.group_rows(results.load_runs(tmp_path), ["TKPR_a2"])
+    assert [len(group) for group in rows.values()] == [2, 1]
+    assert list(rows)[1] == "TKPR_a2 (trainer.stop_after=3)"
 
 
 def test_the_same_run_twice_is_refused(tmp_path):
@@ -118,6 +154,15 @@ def test_marks_without_runs():
 def test_the_papers_numbers(table, row, values):
     numbers = results.paper_table(table).loc[row]
     assert tuple(numbers[["P@3", "NDCG@3", "TKPR_a3@5", "ranking_loss"]]) == values
+
+
+def test_the_papers_numbers_are_never_touched():
+    """The files were checked against the paper cell by cell: whoever mends one mends this too."""
+    found = {
+        file.stem: hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+        for file in sorted(Path(str(results.PAPER)).glob("*_*.csv"))
+    }
+    assert found == HASHES
 
 
 def test_every_table_is_complete():

@@ -146,5 +146,37 @@ def test_script_compares_any_two_runs(tmp_path, monkeypatch, capsys):
         assert cells[measure][2] == f"{two['metrics'][measure]:.4f}"
         assert cells[measure][-2:] == ["A", "better"]  # also where less is better
     monkeypatch.setattr(sys, "argv", ["compare.py", str(tmp_path / "none"), str(two["folder"])])
-    with pytest.raises(SystemExit, match="no finished run in"):
+    with pytest.raises(SystemExit, match=r"no folder .*none"):
         runpy.run_path(str(ROOT / "scripts" / "compare.py"), run_name="__main__")
+
+
+def test_script_takes_the_runs_of_one_setting_on_the_test_set(tmp_path, monkeypatch, capsys):
+    """As scripts/tune.py leaves them: the runs of the search are tested on other images."""
+
+    def run(one, other):
+        words = [one, other, "--measures", "mAP@3"]
+        monkeypatch.setattr(sys, "argv", ["compare.py", *map(str, words)])
+        runpy.run_path(str(ROOT / "scripts" / "compare.py"), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    held_out = labels(seed=5)
+    for row, skill in (("A", 2.5), ("B", 0.5)):
+        for k in (3, 5):
+            settings = {"loss__k": k, "split__holdout": 0.2, "targets": held_out}
+            write_run(tmp_path, row, table="t", skill=9, **settings)
+        for seed in (0, 1):
+            write_run(tmp_path, row, table="t", skill=skill, seed=seed, loss__k=3)
+    place = tmp_path / "t" / "smoke"
+    lines = run(place / "A", place / "B")
+    assert [line.split("(")[1] for line in lines[:2]] == ["2 runs)"] * 2
+    write_run(tmp_path, "A", table="t", skill=9, loss__k=5)
+    with pytest.raises(SystemExit, match=r"several settings \(loss\.k=3; loss\.k=5\): name"):
+        run(place / "A", place / "B")
+    # where nothing else is there, runs on held-out images may be compared
+    one, other = (place / row / "loss__k=5_split__holdout=0.2" for row in "AB")
+    assert run(one, other)[0].endswith("(1 run)")
+    with pytest.raises(SystemExit, match="not tested on the same images"):
+        run(one, place / "B")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit, match="no finished run in"):
+        run(tmp_path / "empty", one)
