@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import signal
+import textwrap
 import time
 
 import pytest
@@ -19,10 +20,17 @@ from tkpr.run import build_data
 pytestmark = pytest.mark.slow
 
 
-def torchrun(processes, *words, options=()):
+def torchrun(processes, *words, options=(), script=ROOT / "train.py"):
     """Start ``torchrun --nproc-per-node=processes train.py words``."""
     agent = ("-m", "torch.distributed.run", f"--nproc-per-node={processes}", "--standalone")
-    return start(*words, python=(*agent, *options, str(ROOT / "train.py")))
+    return start(*words, python=(*agent, *options, str(script)))
+
+
+def spoilt(file, code):
+    """Write a train.py in which something goes wrong in the second process."""
+    lines = ["import os, signal, sys", f"sys.path.insert(0, {str(ROOT)!r})", "import train"]
+    file.write_text("\n".join([*lines, textwrap.dedent(code), "train.main()"]))
+    return file
 
 
 def on_features(folder, processes):
@@ -59,6 +67,8 @@ def test_training_with_the_same_global_batch(processes, tmp_path):
     for key, value in single.items():
         torch.testing.assert_close(many[key], value, rtol=1e-4, atol=1e-6)
     assert metrics(tmp_path / "many") == pytest.approx(one["metrics"], rel=1e-6)
+    told = json.loads((tmp_path / "many" / "metrics.json").read_text())
+    assert (told["processes"], one["processes"]) == (processes, 1)
 
 
 @pytest.mark.parametrize("processes", [2, 3])
@@ -138,6 +148,9 @@ def test_a_dead_process_ends_the_run_and_a_rerun_goes_on(tmp_path):
     assert time.monotonic() - begin < 90
     assert "has lost another one" in said, said
     assert not (tmp_path / "metrics.json").exists()
+    code, said = finish(start(*LONG, f"run_dir={tmp_path}"))
+    assert code == 1
+    assert "holds a run of 2 processes, this one has 1: go on with 2" in said, said
     code, said = finish(torchrun(2, *LONG, f"run_dir={tmp_path}"))
     assert code == 0, said
     assert "resuming after epoch" in said
@@ -207,6 +220,69 @@ def test_sigterm_saves_and_the_same_command_goes_on(method, tmp_path):
         assert one["losses"][1]["corrections"].any()
 
 
+def test_sigterm_in_an_evaluation(tmp_path):
+    """One process is told, which has 200 of 401 batches; both stop in the test after epoch 2.
+
+    They compare notes about once a second, which is once for some 100 batches.
+    """
+    words = [word for word in SMALL if "batch_size" not in word and "test_size" not in word]
+    words += ["dataset.test_size=401", "trainer.batch_size=1", "trainer.epochs=3", "loss=em_apl"]
+    words += ["loss.warmup_epochs=1", "trainer.warmup_epochs=0", "labels=single_positive"]
+    code, said = finish(torchrun(2, *words, f"run_dir={tmp_path / 'whole'}"))
+    assert code == 0, said
+    told = """
+        from tkpr.trainer import Trainer
+        predict, calls = Trainer.predict, []
+        def told_to_stop(trainer, dataset, **options):
+            calls.append(trainer.epoch)
+            if (trainer.fabric.global_rank, len(calls)) == (1, 4):
+                os.kill(os.getpid(), signal.SIGTERM)
+            return predict(trainer, dataset, **options)
+        Trainer.predict = told_to_stop
+    """
+    script = spoilt(tmp_path / "told.py", told)
+    code, said = finish(torchrun(2, *words, f"run_dir={tmp_path / 'run'}", script=script))
+    assert code != 0
+    assert said.count("stopped by SIGTERM: the same command goes on from here") == 1, said
+    assert "error: " not in said
+    state = checkpoint.load(tmp_path / "run")
+    assert (state["epoch"], state["step"]) == (1, 20)
+    code, said = finish(torchrun(2, *words, f"run_dir={tmp_path / 'run'}"))
+    assert code == 0, said
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    one, other = (checkpoint.load(tmp_path / name) for name in ("whole", "run"))
+    for key, value in (one["model"] | one["losses"][1]).items():
+        assert torch.equal(value, (other["model"] | other["losses"][1])[key]), key
+
+
+def test_a_loss_of_one_process_that_is_not_finite(tmp_path):
+    """That process says so and leaves its batch; the other ends too; no state is harmed."""
+    overflow = """
+        from tkpr.losses import TKPR
+        forward, calls = TKPR.forward, []
+        def spoil(self, *batch):
+            calls.append(self.training)
+            bad = os.environ["RANK"] == "1" and sum(calls) == 5
+            return forward(self, *batch) / (0.0 if bad else 1.0)
+        TKPR.forward = spoil
+    """
+    words = [*SMALL, "trainer.epochs=3", "trainer.warmup_epochs=0", f"run_dir={tmp_path}"]
+    begin = time.monotonic()
+    agent = torchrun(2, *words, script=spoilt(tmp_path / "spoilt.py", overflow))
+    code, said = finish(agent)
+    assert code != 0
+    assert time.monotonic() - begin < 200
+    assert "error: the loss is inf in epoch 2, step 2, on the samples train-" in said, said
+    kept = torch.load(tmp_path / "bad_batch_rank1.pt", weights_only=True)
+    assert len(kept["ids"]) == 8
+    assert all(value.isfinite().all() for value in kept["model"].values())
+    state = checkpoint.load(tmp_path)
+    assert (state["epoch"], state["step"]) == (1, 0)
+    assert all(value.isfinite().all() for value in state["model"].values())
+    code, said = finish(torchrun(2, *words))  # without the cause
+    assert code == 0, said
+
+
 def test_averaged_weights_are_tested_as_they_are_saved(tmp_path):
     """Batch statistics differ between processes; the averaged model has those of the first."""
     words = [*SMALL, "trainer.epochs=2", "trainer.ema_decay=0.5", "trainer.report=ema"]
@@ -256,13 +332,14 @@ def test_a_sweep_by_torchrun(tmp_path):
     assert all((tmp_path / name / "metrics.json").exists() for name in ("bce", "tkpr_a2"))
 
 
-def test_an_unreadable_image_is_named_and_counted_once(tmp_path):
-    """One process finds it, all leave it out, one says so."""
+@pytest.mark.parametrize("batch", [3, 1])
+def test_an_unreadable_image_is_named_and_counted_once(batch, tmp_path):
+    """One process finds it, all leave it out, one says so; alone in a batch, all skip the step."""
     make_csv(tmp_path / "data")
     (tmp_path / "data" / "photos" / "03.jpg").write_bytes(b"not a picture")
     words = ["dataset=csv", f"dataset.root={tmp_path / 'data'}", "dataset.on_error=skip"]
     words += ["model=tiny", "model.width=8", "transform=small", "transform.size=32", "loss.k=2"]
-    words += ["trainer.ks=[1,2]", "trainer.monitor=mAP@1", "trainer.batch_size=3"]
+    words += ["trainer.ks=[1,2]", "trainer.monitor=mAP@1", f"trainer.batch_size={batch}"]
     words += ["trainer.epochs=2", "trainer.warmup_epochs=0", "trainer.accelerator=cpu"]
     code, said = finish(torchrun(2, *words, f"run_dir={tmp_path / 'run'}"))
     assert code == 0, said
