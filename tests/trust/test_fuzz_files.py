@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -62,10 +63,20 @@ def damage(content, dice):
                 content[:at] + part + content[at:],
                 content[:at] + dice.choice(PIECES) + content[at + dice.choice([0, length]) :],
                 content.replace(part, dice.choice(PIECES), 1) if part else content,
+                *[mix_up(rb"[^\r\n]+", content, dice), mix_up(rb"[\w-]+", content, dice)] * 2,
             ]
         )
         content = content[:200_000]
     return content
+
+
+def mix_up(pattern, content, dice):
+    """Put a line or a word of a file in the place of another: often it still says something."""
+    parts = list(re.finditer(pattern, content))
+    if not parts:
+        return content
+    one, other = dice.choice(parts), dice.choice(parts)
+    return content[: one.start()] + other[0] + content[one.end() :]
 
 
 def make_packed(folder):
