@@ -140,6 +140,59 @@ def test_loss_alone_stands_beside_the_papers_loss_time(times):
     assert line.split(" | ")[2].split(" / ")[1].strip("| ") == "6.50"  # 0.0013 / 0.0002
 
 
+@pytest.mark.parametrize(
+    ("words", "backbones", "classes", "batch", "trials", "averaged"),
+    [
+        # Sec. 6.3 of the paper
+        ([], ["resnet50", "swin"], [100, 1000, 5000, 10000], 16, 300, 200),
+        (["--light"], ["none"], [100, 1000, 5000, 10000], 8, 60, 40),
+        # what is said counts, also with --light
+        (["--light", "--batch-size", "4", "--trials", "50"], ["none"], None, 4, 50, 40),
+        (["--light", "--backbones", "swin", "--averaged", "7"], ["swin"], None, 8, 60, 7),
+        (["--backbones", "none", "--classes", "50"], ["none"], [50], 16, 300, 200),
+    ],
+)
+def test_script_asks_for_what_the_paper_does(
+    tmp_path, monkeypatch, words, backbones, classes, batch, trials, averaged
+):
+    asked = {}
+
+    def measured(_, **options):
+        asked.update(options)
+        return paper_efficiency().assign(peak_memory_mb=1.0)
+
+    monkeypatch.setattr(efficiency, "measure", measured)
+    monkeypatch.setattr(sys, "argv", ["efficiency.py", *words, "--output", str(tmp_path)])
+    runpy.run_path(str(ROOT / "scripts" / "efficiency.py"), run_name="__main__")
+    assert asked["backbones"] == backbones
+    assert asked["classes"] == (classes or [100, 1000, 5000, 10000])
+    told = asked["setting"]
+    assert (told.batch_size, told.trials, told.averaged, told.k) == (batch, trials, averaged, 15)
+    assert (
+        tmp_path / ("efficiency-light.csv" if "--light" in words else "efficiency.csv")
+    ).exists()
+
+
+def test_inputs_are_as_large_as_in_the_paper():
+    sizes = {name: side for name, (_, side) in efficiency.BACKBONES.items()}
+    assert (sizes["resnet50"], sizes["swin"]) == (448, 384)
+    assert Setting() == Setting(batch_size=16, k=15, trials=300, averaged=200)
+
+
+@pytest.mark.parametrize(
+    ("device", "waited"),
+    [("cuda", ["cuda"]), ("cuda:1", ["cuda:1"]), ("mps", ["mps"]), ("cpu", [])],
+)
+def test_the_clock_waits_for_the_device(monkeypatch, device, waited):
+    """It reads the time only after the device has finished."""
+    events = []
+    monkeypatch.setattr(torch.cuda, "synchronize", events.append)
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: events.append("mps"))
+    monkeypatch.setattr(efficiency.time, "perf_counter", lambda: events.append("time") or 5.0)
+    assert efficiency.clock(device) == 5.0
+    assert events == [*waited, "time"]
+
+
 def test_script(tmp_path, monkeypatch, capsys):
     words = ["--backbones", "none", "--classes", "50", "--trials", "2", "--averaged", "1"]
     monkeypatch.setattr(

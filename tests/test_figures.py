@@ -16,8 +16,8 @@ from PIL import Image
 from tests.data.miniature import make_csv
 from tests.made_up import labels, predictions, write_run
 from tkpr.data.mosaic import load_mosaic
-from tkpr.figures import cases, consistency, ranks, sensitivity
-from tkpr.figures.style import save
+from tkpr.figures import cases, consistency, ranks, sensitivity, style
+from tkpr.figures.style import save, shown
 from tkpr.results import group_rows, load_runs
 
 ROOT = Path(__file__).parents[1]
@@ -201,6 +201,19 @@ def test_cases_are_chosen_by_the_rule(rows, losses):
     assert first.labels == [f"class {label}" for label in np.flatnonzero(targets[order[0]])]
 
 
+@pytest.mark.parametrize(("losses", "title"), [(False, "largest gains"), (True, "smallest gains")])
+def test_cases_say_which_end_they_show(tmp_path, losses, title):
+    """Also where TKPR loses nowhere, so that its smallest gain is none."""
+    targets = np.eye(8, dtype=np.uint8)
+    for row, skill in (("L_rank", 0.1), ("TKPR_a2", 50.0)):
+        write_run(tmp_path, row, table=TABLE, skill=skill, targets=targets)
+    runs = {run.row: run for run in load_runs(tmp_path)}
+    chosen = cases.choose(runs, count=2, losses=losses)
+    assert chosen.worse == 0
+    figure = cases.draw(chosen, {}, list(runs))
+    assert figure.get_suptitle().startswith(title)
+
+
 def test_cases_need_tkpr_and_a_competitor(rows):
     with pytest.raises(ValueError, match="one TKPR row and at least one competitor"):
         cases.choose({"L_rank": rows["L_rank"][0], "LSEP": rows["LSEP"][0]})
@@ -221,8 +234,8 @@ def test_cases_show_images_and_mark_right_labels(tmp_path):
     chosen = cases.choose(runs, count=3)
     images = cases.pictures(runs["TKPR_a2"])
     figure = cases.draw(chosen, images, list(runs))
-    shown = [panel.images[0].get_array() for panel in figure.axes if panel.images]
-    for picture, case in zip(shown, chosen.chosen, strict=True):
+    drawn = [panel.images[0].get_array() for panel in figure.axes if panel.images]
+    for picture, case in zip(drawn, chosen.chosen, strict=True):
         row = data.test.ids.index(case.id)
         assert np.array_equal(picture, data.test.inputs[row])
     for panel in figure.axes[3:]:
@@ -269,7 +282,8 @@ def assert_readable(figure):
     for panel in figure.axes:
         if panel.get_visible():
             assert panel.get_xlabel()
-    assert figure.axes[0].get_ylabel()
+            others = panel.get_shared_y_axes().get_siblings(panel)
+            assert any(other.get_ylabel() for other in others)
     looks = [
         (str(line.get_linestyle()), line.get_marker())
         for line in figure.axes[0].lines
@@ -294,6 +308,89 @@ def script(monkeypatch, capsys, *words):
     monkeypatch.setattr(sys, "argv", ["figures.py", *map(str, words)])
     runpy.run_path(str(ROOT / "scripts" / "figures.py"), run_name="__main__")
     return capsys.readouterr()
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Runs for every figure of the paper; the names, in folders and tables, of its own."""
+    folder = tmp_path_factory.mktemp("many")
+    ranking = ("L_rank", "L_u1", "L_u4", "LSEP", "TKPR_a1", "TKPR_a2", "TKPR_a3")
+    sota = ("ASL", "DB-Loss", "CCD", "Hill", "SPLC", "TKPR_a1", "TKPR_a2", "TKPR_a3")
+    for dataset, rows in (("coco", ranking), ("voc2007", ranking)):
+        for i, row in enumerate(rows):
+            write_run(folder, row, table=f"{dataset}_mlc_ranking_resnet101", skill=1 + i / 5)
+    for dataset in ("coco", "nuswide"):
+        for i, row in enumerate(sota):
+            write_run(folder, row, table=f"{dataset}_mlc_sota_swin", skill=1 + i / 5)
+    for row, k, warmup in product(("TKPR_a1", "TKPR_a3"), (2, 4), (1, 3)):
+        sweep = {"loss__k": k, "trainer__warmup_epochs": warmup}
+        write_run(folder, row, table="voc2012_mlml_sensitivity", skill=k, **sweep)
+    for row, k, seed in product(("TKPR_a1", "TKPR_a2"), (3, 5), (0, 1)):
+        write_run(folder, row, table="voc2007_mlc_sensitivity", skill=k, seed=seed, loss__k=k)
+    return folder
+
+
+SWIN = ["ASL", "DB-Loss", "CCD", "Hill", "SPLC"]
+
+
+@pytest.mark.parametrize(
+    ("figure", "table", "texts"),
+    [
+        ("fig2", "voc2007_mlc_ranking_resnet101", ["L_rank", "TKPR_a2"]),
+        ("fig4a", "coco_mlc_ranking_resnet101", list(ranks.ROWS)),
+        ("fig4b", "voc2007_mlc_ranking_resnet101", list(ranks.ROWS)),
+        ("fig5", "voc2007_mlc_ranking_resnet101", list(consistency.ROWS)),
+        ("fig6", "voc2012_mlml_sensitivity", ["TKPR_a1", "TKPR_a3", "$K$ of the loss"]),
+        ("fig7", "voc2012_mlml_sensitivity", ["TKPR_a1", "TKPR_a3", "$E_w$ (warm-up epochs)"]),
+        ("fig8", "voc2007_mlc_sensitivity", ["TKPR_a1", "TKPR_a2", "$K$ of the loss"]),
+        ("fig9", "coco_mlc_sota_swin", ["TKPR_a2", *SWIN]),
+        ("fig10", "nuswide_mlc_sota_swin", ["TKPR_a2", *SWIN]),
+    ],
+)
+def test_every_figure_of_the_paper(many, tmp_path, monkeypatch, capsys, figure, table, texts):
+    """By its name alone: the right table, and the rows that the paper shows."""
+    drawn = []
+    monkeypatch.setattr(style, "save", lambda figure, path: drawn.append(figure) or [path])
+    words = [figure, "--budget", "smoke", "--runs", many, "--output", tmp_path]
+    told = script(monkeypatch, capsys, *words)
+    assert told.out == f"written: {tmp_path / f'{figure}-{table}-smoke'}\n"
+    panels = drawn[0].axes
+    labels = {text for panel in panels for text in (panel.get_title(), panel.get_ylabel())}
+    labels |= {panel.get_title(loc="left") for panel in panels}
+    labels |= {text.get_text() for legend in drawn[0].legends for text in legend.get_texts()}
+    for text in texts:
+        assert any(shown(text) in label for label in labels), text
+    for row in ("L_rank", "L_u1", "L_u4", "LSEP", "TKPR_a1", "TKPR_a2", "TKPR_a3", *SWIN):
+        if row not in texts:
+            assert not any(shown(row) in label for label in labels), row
+
+
+@pytest.mark.parametrize("kind", ["consistency", "ranks"])
+def test_tables_without_ranking_losses_show_their_competitors(
+    many, tmp_path, monkeypatch, capsys, kind
+):
+    drawn = []
+    monkeypatch.setattr(style, "save", lambda figure, path: drawn.append(figure) or [path])
+    words = ["--table", "coco_mlc_sota_swin", "--budget", "smoke", "--runs", many]
+    told = script(monkeypatch, capsys, kind, *words, "--output", tmp_path)
+    assert told.err == ""
+    if kind == "ranks":
+        rows = [*SWIN, "TKPR_a1", "TKPR_a2", "TKPR_a3"]
+        bars = drawn[0].axes[0].containers
+        assert [bar.get_label() for bar in bars] == [shown(row) for row in rows]
+    else:
+        titles = [panel.get_title() for panel in drawn[0].axes]
+        for title, row in zip(titles, [*SWIN[:3], "TKPR_a2"], strict=True):
+            assert f"optimize {shown(row)}:" in title
+
+
+def test_usual_rows_that_are_missing_are_named(tmp_path, monkeypatch, capsys):
+    part = tmp_path / "runs"
+    for row in ("L_u4", "TKPR_a2"):
+        write_run(part, row, table=TABLE, skill=1)
+    words = ["ranks", "--table", TABLE, "--budget", "smoke", "--runs", part, "--output", tmp_path]
+    told = script(monkeypatch, capsys, *words)
+    assert told.err == "missing, not drawn: L_rank, LSEP, TKPR_a1, TKPR_a3\n"
 
 
 @pytest.mark.parametrize("figure", ["consistency", "ranks", "cases"])

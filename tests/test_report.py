@@ -1,5 +1,6 @@
 """The report is one file that works without a network, and in a real browser."""
 
+import json
 import re
 import runpy
 import shutil
@@ -7,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hydra
 import pytest
+from omegaconf import OmegaConf
 
 from tests.made_up import write_run
-from tkpr.report import build_report, sections
+from tkpr.figures import cases
+from tkpr.figures.style import shown
+from tkpr.report import build_report, draw_figures, sections
 from tkpr.results import load_runs
 
 ROOT = Path(__file__).parents[1]
@@ -59,6 +64,51 @@ def test_every_row_is_there(page):
     assert table.count("missing") == 6
     ids = re.findall(r'id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
+
+
+def test_runs_of_no_table_are_counted_but_not_shown(tmp_path):
+    """As python train.py method=asl dataset=csv leaves them."""
+    write_run(tmp_path, "L_rank", table=TABLE, skill=1)
+    told = write_run(tmp_path, "ASL", table="none", skill=1)
+    for key in ("table", "budget"):
+        told["config"].pop(key)
+    kept = {key: told[key] for key in ("metrics", "config", "seconds", "seed")}
+    (told["folder"] / "metrics.json").write_text(json.dumps(kept))
+    runs = load_runs(tmp_path)
+    assert sections(runs) == [(TABLE, "smoke")]
+    assert "2 finished runs" in build_report(runs)
+
+
+def test_images_on_another_machine(tmp_path):
+    """Then the case study shows their ids."""
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        named = hydra.compose("train", ["dataset=voc2012", f"dataset.root={tmp_path / 'voc'}"])
+    dataset = OmegaConf.to_container(named.dataset, resolve=True)
+    for row, skill in (("L_rank", 1), ("TKPR_a2", 2)):
+        write_run(tmp_path / "runs", row, table=TABLE, skill=skill, dataset=dataset)
+    runs = load_runs(tmp_path / "runs")
+    with pytest.raises(FileNotFoundError):
+        cases.pictures(runs[0])
+    captions = [caption for caption, _ in draw_figures(TABLE, runs)]
+    assert sum("gain of" in caption for caption in captions) == 2
+
+
+def test_figures_of_a_table_without_ranking_losses_show_its_competitors(tmp_path):
+    name = "voc2012_mlml_sota_resnet50"
+    rows = ["ROLE", "EM+APL", "Hill", "SPLC", "LL-R", "LL-Ct", "LL-Cp"]
+    rows += ["TKPR_a1", "TKPR_a2", "TKPR_a3"]
+    for i, row in enumerate(rows):
+        write_run(tmp_path, row, table=name, skill=1 + i / 5)
+    drawn = dict(draw_figures(name, load_runs(tmp_path)))
+    epochs = drawn["Normalised measures against the epoch (as Fig. 2 and 5)."]
+    titles = [panel.get_title() for panel in epochs.axes]
+    names = ("ROLE", "EM+APL", "Hill", r"TKPR $\alpha_2$")
+    for title, row in zip(titles, names, strict=True):
+        assert f"optimize {row}:" in title
+    bars = drawn["Where the relevant labels end up (as Fig. 4)."].axes[0].containers
+    assert [container.get_label() for container in bars] == [shown(row) for row in rows]
+    looks = {(bar[0].get_hatch(), bar[0].get_facecolor()) for bar in bars}
+    assert len({bar[0].get_hatch() for bar in bars}) == len(looks) == 10
 
 
 def test_script(folder, tmp_path, monkeypatch, capsys):
