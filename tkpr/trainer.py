@@ -18,20 +18,17 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from tkpr import checkpoint
+from tkpr.batches import Samples, cut, on_device
 from tkpr.config import build, epochs_to_train
-from tkpr.data.assemble import TrainingData, loader
-from tkpr.data.features import FeatureDataset
-from tkpr.data.images import ImageDataset
+from tkpr.data.assemble import TrainingData
 from tkpr.interrupt import Interruptions
 from tkpr.logbook import Logbook
 from tkpr.metrics import evaluate
 from tkpr.not_finite import advice, check_weights, keep_batch
 from tkpr.optimizer import parameter_groups
-from tkpr.replay import ResumableSampler, seed_everything, seed_torch
+from tkpr.replay import seed_everything, seed_torch
 
 log = logging.getLogger(__name__)
-
-Samples = ImageDataset | FeatureDataset
 
 
 class Trainer:
@@ -82,7 +79,7 @@ class Trainer:
             self.module.load_state_dict(saved["model"])
             for loss, state in zip(self.losses, saved["losses"], strict=True):
                 loss.load_state_dict(state)
-        self.loader: Any = self.batches(data.train, shuffle=True)
+        self.loader: Any = cut(data.train, fabric, self.settings, shuffle_seed=cfg.seed)
         self.steps = len(self.loader)
         if not self.steps:
             raise ValueError(
@@ -268,7 +265,7 @@ class Trainer:
                 torch.distributed.broadcast(buffer, src=0)
         model.eval()
         logits = torch.zeros(len(dataset), len(self.data.class_names), device=self.fabric.device)
-        for inputs, _, index in self.pausing(self.batches(dataset, shuffle=False)):
+        for inputs, _, index in self.pausing(cut(dataset, self.fabric, self.settings)):
             with self.fabric.autocast():
                 rows = model(inputs)
             logits[index] = rows.float()
@@ -380,37 +377,10 @@ class Trainer:
             return False
         return self.all_reduce_sum(torch.tensor(float(not len(index)))).item() > 0
 
-    def batches(self, dataset: Samples, *, shuffle: bool) -> DataLoader:
-        """Cut a data set into batches; each process gets its share."""
-        fabric, settings = self.fabric, self.settings
-        if shuffle:
-            sampler: Any = ResumableSampler(
-                dataset,
-                num_replicas=fabric.world_size,
-                rank=fabric.global_rank,
-                seed=self.cfg.seed,
-                drop_last=settings.drop_last,
-            )
-        else:
-            sampler = range(fabric.global_rank, len(dataset), fabric.world_size)
-        return loader(
-            dataset,
-            batch_size=settings.batch_size,
-            sampler=sampler,
-            num_workers=settings.num_workers,
-            pin_memory=fabric.device.type == "cuda",
-            drop_last=shuffle and settings.drop_last,
-        )
-
     def on_device(self, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Move batches to the device as they come, and there from bytes to numbers."""
-        for batch in unwrapped(batches):
-            inputs, targets, index = self.fabric.to_device(batch)
-            if len(index):
-                inputs = self.data.finish(inputs)
-            if inputs.ndim == 4 and not self.settings.channels_last:
-                inputs = inputs.contiguous()
-            yield inputs, targets, index
+        """Hand batches on as the network takes them."""
+        channels_last = self.settings.channels_last
+        return on_device(batches, self.fabric, self.data.finish, channels_last=channels_last)
 
     def pausing(self, batches: DataLoader) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Hand on batches that are not empty; after each, save or stop where that is asked for.
@@ -435,17 +405,6 @@ class Trainer:
         """A bar on a terminal of the first process; silent in a log."""
         quiet = True if not self.fabric.is_global_zero else None
         return tqdm(batches, desc=title, disable=quiet, leave=False, dynamic_ncols=True)
-
-
-def unwrapped(batches: Iterable[Any]) -> Iterator[Any]:
-    """Hand batches on; an error from a worker says what is wrong, without the worker's trace."""
-    try:
-        yield from batches
-    except (ValueError, FileNotFoundError) as error:
-        kind, _, message = str(error).strip().splitlines()[-1].partition(": ")
-        if kind != type(error).__name__:
-            raise
-        raise type(error)(message) from error
 
 
 def measures(row: dict[str, float]) -> dict[str, float]:
