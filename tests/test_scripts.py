@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[1]
 def run(tmp_path_factory):
     """A finished run and what its metrics.json holds."""
     folder = tmp_path_factory.mktemp("run")
-    return folder, train(*SMALL, "trainer.epochs=1", "loss=bce", folder=folder)
+    words = ["trainer.epochs=1", "trainer.warmup_epochs=0", "loss=bce"]
+    return folder, train(*SMALL, *words, folder=folder)
 
 
 def script(name, *words, monkeypatch):
