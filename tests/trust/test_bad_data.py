@@ -17,9 +17,9 @@ from tkpr.data.core import Split
 from tkpr.data.images import ImageDataset
 from tkpr.finished import load_predictions
 from tkpr.interrupt import Interruptions
-from tkpr.losses import TKPR
+from tkpr.losses import LSEP, TKPR
 from tkpr.metrics import evaluate
-from tkpr.replay import seed_torch
+from tkpr.replay import ResumableSampler, seed_torch
 from tkpr.run import build_data, build_model
 from tkpr.trainer import Trainer, facts
 
@@ -123,13 +123,17 @@ def seen(monkeypatch):
 ALONE = ["dataset.on_error=skip", "trainer.batch_size=1", "trainer.warmup_epochs=0"]
 
 
-@pytest.mark.parametrize("accumulate", [1, 5])
+@pytest.mark.parametrize(("accumulate", "steps_before_the_stop"), [(1, 8), (5, 10)])
 def test_batches_without_a_readable_image_are_skipped(
-    accumulate, photos, seen, tmp_path, monkeypatch
+    accumulate, steps_before_the_stop, photos, seen, tmp_path, monkeypatch
 ):
-    """One image a batch: two of 12 training steps and one of 6 tests have nothing to compute."""
-    for name in ("03.jpg", "07.jpg", "13.jpg"):
-        (photos / name).write_bytes(b"nothing")
+    """One image a batch: two of 12 training steps and one of 6 tests have nothing to compute.
+
+    The last step of the first epoch is one of the two: with it, a part of an update is left.
+    """
+    order = list(ResumableSampler(range(12), num_replicas=1, rank=0, seed=0))
+    for number in (order[2], order[-1], 13):
+        (photos / f"{number:02d}.jpg").write_bytes(b"nothing")
     settings = [*on_photos(photos.parent), *ALONE, f"trainer.accumulate={accumulate}"]
     results = train(*settings, "trainer.epochs=2", folder=tmp_path / "whole")
     assert results["counts"]["train_unreadable"] == 2
@@ -142,7 +146,8 @@ def test_batches_without_a_readable_image_are_skipped(
     save = Trainer.save
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "save", lambda trainer: save(trainer) or 1 / 0)
-        patch.setattr(Interruptions, "now", lambda *_, **__: (False, len(seen) == 28))
+        late = 20 + steps_before_the_stop
+        patch.setattr(Interruptions, "now", lambda *_, **__: (False, len(seen) == late))
         with pytest.raises(ZeroDivisionError):
             train(*settings, "trainer.epochs=2", folder=tmp_path / "parts")
     parts = train(*settings, "trainer.epochs=2", folder=tmp_path / "parts")
@@ -194,7 +199,7 @@ def test_there_are_two_ways_to_treat_images_that_cannot_be_read():
 DIVERGES = ["optimizer=sgd", "optimizer.lr=1e30", "scheduler=constant", "trainer.warmup_epochs=0"]
 
 
-def test_the_file_behind_a_loss_that_is_not_finite_reproduces_it(tmp_path):
+def test_the_file_behind_a_loss_that_is_not_finite_reproduces_it(tmp_path, monkeypatch):
     """With the settings of the run: the same logits, with dropout, and the same loss."""
     make_arff(tmp_path / "data")
     settings = ["dataset=arff", f"dataset.root={tmp_path / 'data'}", "dataset.name=mini"]
@@ -202,23 +207,40 @@ def test_the_file_behind_a_loss_that_is_not_finite_reproduces_it(tmp_path):
     settings += ["trainer.monitor=mAP@1", "trainer.accelerator=cpu", *DIVERGES]
     with pytest.raises(FloatingPointError, match=r"loss is .* batch, weights and seed are in"):
         train(*settings, folder=tmp_path / "run")
-    kept = torch.load(tmp_path / "run" / "bad_batch_rank0.pt", weights_only=True)
     cfg = compose(*settings, folder=tmp_path / "run")
     data = build_data(cfg)
+    kept = torch.load(tmp_path / "run" / "bad_batch_rank0.pt", weights_only=True)
     assert kept["ids"] == [data.train.ids[row] for row in kept["index"].tolist()]
     assert (kept["epoch"], kept["step"], kept["stage"]) == (0, 2, 1)
-    known = facts(data, cfg.trainer.epochs)
-    model, loss = build_model(cfg, data), build(cfg.loss, facts=known)
     batch = kept["targets"], kept["index"]
-    assert loss(model(kept["inputs"]), *batch).isfinite()  # the batch alone would not do
-    model.load_state_dict(kept["model"])
+    loss = build(cfg.loss, facts=facts(data, cfg.trainer.epochs))
+    assert loss(build_model(cfg, data)(kept["inputs"]), *batch).isfinite()  # not of the batch alone
     loss.load_state_dict(kept["loss"])
+    value = loss.train()(logits_again(kept, cfg, data), *batch)
+    assert not value.isfinite()
+    torch.testing.assert_close(value.item(), kept["loss_value"], equal_nan=True)
+
+    forward, calls = LSEP.forward, []  # finite logits, in which dropout shows
+
+    def overflow(self, *batch):
+        calls.append(self.training)
+        return forward(self, *batch) / (0.0 if sum(calls) == 4 else 1.0)
+
+    monkeypatch.setattr(LSEP, "forward", overflow)
+    with pytest.raises(FloatingPointError, match="loss is inf in epoch 2, step 1"):
+        train(*settings, "optimizer.lr=0.1", folder=tmp_path / "other")
+    kept = torch.load(tmp_path / "other" / "bad_batch_rank0.pt", weights_only=True)
+    assert logits_again(kept, cfg, data).isfinite().all()
+
+
+def logits_again(kept, cfg, data):
+    """Compute the logits of a step from what it left; they must be the same to the last bit."""
+    model = build_model(cfg, data)
+    model.load_state_dict(kept["model"])
     seed_torch(kept["seed"])
     logits = model.train()(kept["inputs"])
     torch.testing.assert_close(logits, kept["logits"], rtol=0, atol=0, equal_nan=True)
-    value = loss.train()(logits, *batch)
-    assert not value.isfinite()
-    torch.testing.assert_close(value.item(), kept["loss_value"], equal_nan=True)
+    return logits
 
 
 def test_logits_that_are_not_finite_stop_the_run_whatever_the_loss_says(tmp_path, monkeypatch):
