@@ -63,7 +63,8 @@ def build_row(cfg):
     model = get_object(cfg.model._target_)
     told = {key: value for key, value in cfg.model.items() if key != "_target_"}
     wanted = inspect.signature(model).parameters
-    facts = model_facts((3, 64, 64), 20)
+    features = cfg.transform._target_.endswith(".none")
+    facts = model_facts((1280,) if features else (3, 64, 64), 20)
     inspect.signature(model).bind(**{k: v for k, v in facts.items() if k in wanted} | told)
     check(cfg)
 

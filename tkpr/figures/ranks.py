@@ -67,7 +67,7 @@ def draw(rows: dict[str, list[Run]], *, last: int = 6) -> Figure:
     panel.grid(False, axis="x")
     figure.legend(
         loc="outside upper center",
-        ncols=min(len(rows), 6 if len(rows) <= 6 else 5),
+        ncols=len(rows) if len(rows) <= 6 else 5,
         handlelength=2.4,
     )
     return figure
