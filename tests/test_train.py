@@ -304,6 +304,14 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     assert (tmp_path / "bad_batch_rank0.pt").exists()
 
 
+def test_a_checkpoint_of_another_version_is_refused(tmp_path):
+    stop_after(1, *SMALL, "trainer.epochs=2", folder=tmp_path)
+    state = checkpoint.load(tmp_path)
+    checkpoint.save(tmp_path, state | {"format": 0})
+    with pytest.raises(ValueError, match=r"last.ckpt was written by another version: .*delete"):
+        train(*SMALL, "trainer.epochs=2", folder=tmp_path)
+
+
 def test_a_truncated_checkpoint_is_named(tmp_path):
     stop_after(1, *SMALL, "trainer.epochs=2", folder=tmp_path)
     file = checkpoint.path(tmp_path)

@@ -70,7 +70,7 @@ def unwrapped(batches: Iterable[Any]) -> Iterator[Any]:
     """Hand batches on; an error from a worker says what is wrong, without the worker's trace."""
     try:
         yield from batches
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         kind, _, message = str(error).strip().splitlines()[-1].partition(": ")
         if kind != type(error).__name__:
             raise

@@ -10,6 +10,9 @@ from lightning_fabric import Fabric
 from tkpr import atomic
 
 
+FORMAT = 1  # of the state; higher after a change that makes older states unusable
+
+
 def path(folder: Path) -> Path:
     """Where the state of a run lives."""
     return folder / "last.ckpt"
@@ -17,7 +20,7 @@ def path(folder: Path) -> Path:
 
 def save(folder: Path, state: dict[str, Any]) -> None:
     """Replace the state of a run; the previous one stays until the new one is whole."""
-    atomic.write(path(folder), lambda file: torch.save(state, file))
+    atomic.write(path(folder), lambda file: torch.save({"format": FORMAT, **state}, file))
 
 
 def load(folder: Path) -> dict[str, Any] | None:
@@ -26,12 +29,18 @@ def load(folder: Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken or foreign file fails in many ways
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
             f"{file} cannot be read as a checkpoint ({reason}): delete it to start this run anew"
         ) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise ValueError(
+            f"{file} was written by another version: go on with that one, or delete the file to "
+            "start this run anew"
+        )
+    return state
 
 
 def load_together(folder: Path, fabric: Fabric, *, patience: float = 60.0) -> dict[str, Any] | None:
