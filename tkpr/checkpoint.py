@@ -9,7 +9,6 @@ from lightning_fabric import Fabric
 
 from tkpr import atomic
 
-
 FORMAT = 1  # of the state; higher after a change that makes older states unusable
 
 
