@@ -9,6 +9,32 @@ from torch.nn import functional as F
 from tkpr.losses.inputs import REDUCTIONS, choose, prepare
 
 
+def right_probability(
+    logits: Tensor, relevant: Tensor, *, clip: float, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return q, the probability of the right answer, and log max(q, eps).
+
+    q is p for relevant labels and min(1 - p + clip, 1) for the others.
+
+    Args:
+        logits: raw scores, ``[B, C]``.
+        relevant: bool, ``[B, C]``.
+        clip: m, the shift of the probability of irrelevant labels; 0 for none.
+        eps: the lowest probability inside the logarithm.
+
+    >>> right_probability(torch.zeros(1, 2), torch.tensor([[True, False]]), clip=0.05, eps=1e-8)
+    (tensor([[0.5000, 0.5500]]), tensor([[-0.6931, -0.5978]]))
+    """
+    probability = logits.sigmoid()
+    right = torch.where(relevant, probability, (1 - probability + clip).clamp(max=1))
+    log_right = right.clamp(min=eps).log()
+    if clip == 0:
+        # the same number, but 1 - p rounds to 0 beyond a logit of 17 in float32
+        exact = F.logsigmoid(-logits).clamp(min=math.log(eps))
+        log_right = torch.where(relevant, log_right, exact)
+    return right, log_right
+
+
 class AsymmetricLoss(nn.Module):
     r"""ASL (Ridnik et al., ICCV 2021).
 
@@ -60,13 +86,7 @@ class AsymmetricLoss(nn.Module):
         """Return the sum (or mean) over all entries."""
         logits, targets = prepare(logits, targets)
         relevant = targets == 1
-        probability = logits.sigmoid()
-        right = torch.where(relevant, probability, (1 - probability + self.clip).clamp(max=1))
-        log_right = right.clamp(min=self.eps).log()
-        if self.clip == 0:
-            # the same number, but 1 - p rounds to 0 beyond a logit of 17 in float32
-            exact = F.logsigmoid(-logits).clamp(min=math.log(self.eps))
-            log_right = torch.where(relevant, log_right, exact)
+        right, log_right = right_probability(logits, relevant, clip=self.clip, eps=self.eps)
         # not 0, where a power below 1 has no slope
         wrong = (1 - right).clamp(min=torch.finfo(right.dtype).tiny)
         focus = torch.where(relevant, wrong**self.gamma_pos, wrong**self.gamma_neg)

@@ -108,6 +108,11 @@ def _check_shapes(
         raise ValueError(f"logits must be [B, C] and not empty; got {tuple(logits.shape)}")
     if not logits.is_floating_point():
         raise ValueError(f"logits must be floating point; got {logits.dtype}")
+    if not isinstance(targets, Tensor | LabelLists):
+        raise ValueError(
+            "this loss takes no unknown labels: choose one that does, such as csl or two_way, "
+            "or give targets of 0 and 1"
+        )
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     if isinstance(targets, Tensor):
