@@ -11,11 +11,11 @@ IN_USE: list[str] = []  # folders of this sweep that other processes were traini
 def main() -> None:
     """Answer --help at once; else compose the configuration and run it."""
     if {"--help", "-h"} & set(sys.argv[1:]):
-        from tkpr.help import overview
+        from tkpr.runs.help import overview
 
         print(overview(CONFIGS))
         return
-    from tkpr.cli import run_main
+    from tkpr.runs.cli import run_main
 
     run_main(CONFIGS, "train", train)
     if IN_USE:
@@ -36,7 +36,7 @@ def train(cfg) -> float | None:  # type: ignore[no-untyped-def]
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    from tkpr.run import InUse, run, table
+    from tkpr.runs.run import InUse, run, table
 
     try:
         results = run(cfg)

@@ -37,11 +37,11 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from torchvision import transforms as plain_transforms
 
 from tkpr import atomic
-from tkpr.benchmark import machine, ratio, side_by_side
 from tkpr.data.cache import ImageCache
-from tkpr.data.core import Split
+from tkpr.data.dataset import Split
 from tkpr.data.images import ImageDataset, read_image, squash
-from tkpr.data.transforms import OPERATIONS, Recipe, asl
+from tkpr.data.transforms import OPERATIONS, ImagePipeline, asl
+from tkpr.reporting.benchmark import machine, ratio, side_by_side
 
 GREY = (128, 128, 128)
 NAMES = (
@@ -160,7 +160,7 @@ def turns(make: Callable[[list[int]], Any], number: int, batch: int) -> Callable
 
 
 def make_contestants(
-    paths: list[Path], recipe: Recipe, cache: ImageCache, batch: int, *, training: bool
+    paths: list[Path], recipe: ImagePipeline, cache: ImageCache, batch: int, *, training: bool
 ) -> dict[str, Callable[[], Any]]:
     """Return what is timed: each call makes one batch."""
     assert recipe.size is not None
@@ -191,7 +191,7 @@ def make_contestants(
 
 
 def measure_pipelines(
-    paths: list[Path], recipe: Recipe, arguments: argparse.Namespace
+    paths: list[Path], recipe: ImagePipeline, arguments: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """Time the pipelines in evaluation and in training."""
     rows = []
@@ -215,7 +215,7 @@ def measure_pipelines(
 
 
 def measure_steps(
-    paths: list[Path], recipe: Recipe, arguments: argparse.Namespace
+    paths: list[Path], recipe: ImagePipeline, arguments: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """Time the steps of both pipelines on one photograph, by themselves."""
     size, path = arguments.size, paths[0]

@@ -128,7 +128,7 @@ def one_step(name: str, batch: int, num_classes: int, threads: int) -> Callable[
 
 def measure_times(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Time all losses for each batch size and number of classes."""
-    from tkpr.benchmark import ratio, side_by_side
+    from tkpr.reporting.benchmark import ratio, side_by_side
 
     rows = []
     for batch, num_classes in itertools.product(arguments.batch, arguments.classes):
@@ -164,7 +164,7 @@ def measure_times(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def measure_memory(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure the peak memory of the pairwise losses, beside the pairs they must not hold."""
-    from tkpr.benchmark import peak_memory
+    from tkpr.reporting.benchmark import peak_memory
 
     batch, num_classes = max(arguments.batch), arguments.memory_classes
     rows = []
@@ -224,7 +224,7 @@ def main() -> None:
     import torch
 
     from tkpr import atomic
-    from tkpr.benchmark import machine
+    from tkpr.reporting.benchmark import machine
 
     torch.set_num_threads(arguments.threads)
     times = measure_times(arguments)

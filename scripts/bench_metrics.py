@@ -53,8 +53,8 @@ def measure_times(rows: int, classes: int, rounds: int, seconds: float) -> dict[
     """Time all contestants on one pair of arrays."""
     from sklearn import metrics as scikit_learn
 
-    from tkpr.benchmark import ratio, side_by_side
     from tkpr.metrics import evaluate
+    from tkpr.reporting.benchmark import ratio, side_by_side
 
     scores, targets = make_arrays(rows, classes)
     ours = evaluate(scores, targets)
@@ -81,7 +81,7 @@ def measure_times(rows: int, classes: int, rounds: int, seconds: float) -> dict[
 
 def measure_memory(rows: int, classes: int) -> dict[str, Any]:
     """Measure the peak memory of one evaluation on top of its inputs."""
-    from tkpr.benchmark import peak_memory
+    from tkpr.reporting.benchmark import peak_memory
 
     peak = peak_memory(make_evaluation, rows, classes)
     return {"rows": rows, "classes": classes, "bytes": peak, "scores_bytes": 4 * rows * classes}
@@ -125,7 +125,7 @@ def main() -> None:
     import torch
 
     from tkpr import atomic
-    from tkpr.benchmark import machine
+    from tkpr.reporting.benchmark import machine
 
     torch.set_num_threads(1)
     times = measure_times(arguments.rows, arguments.classes, arguments.rounds, arguments.seconds)

@@ -37,13 +37,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from tkpr import atomic, trainer
-from tkpr.benchmark import machine, ratio, side_by_side
+from tkpr import atomic
 from tkpr.config import build
-from tkpr.logbook import Logbook
-from tkpr.optimizer import parameter_groups
-from tkpr.run import build_data, build_model
-from tkpr.trainer import Trainer, seed_everything
+from tkpr.reporting.benchmark import machine, ratio, side_by_side
+from tkpr.runs.run import build_data, build_model
+from tkpr.training import trainer
+from tkpr.training.logbook import Logbook
+from tkpr.training.optimizer import parameter_groups
+from tkpr.training.trainer import Trainer, seed_everything
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = [

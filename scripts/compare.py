@@ -25,8 +25,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     arguments = parser.parse_args()
 
-    from tkpr.results import LOWER_IS_BETTER, MEASURES, one_experiment
-    from tkpr.significance import compare
+    from tkpr.reporting.results import LOWER_IS_BETTER, MEASURES, one_experiment
+    from tkpr.reporting.significance import compare
 
     first, second = one_experiment(arguments.run_a), one_experiment(arguments.run_b)
     print(f"A: {arguments.run_a} ({len(first)} run{'s' * (len(first) > 1)})")

@@ -39,7 +39,7 @@ def main() -> None:
     import torch
 
     from tkpr import atomic
-    from tkpr.efficiency import Setting, about, beside_the_paper, layout, measure
+    from tkpr.reporting.efficiency import Setting, about, beside_the_paper, layout, measure
 
     for name, value in (LIGHT if arguments.light else FULL).items():
         if getattr(arguments, name) is None:

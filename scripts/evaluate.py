@@ -31,9 +31,9 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
 
     from tkpr import atomic
-    from tkpr.finished import load_model, predict, reconfigure
     from tkpr.metrics import evaluate
-    from tkpr.run import build_data, table
+    from tkpr.runs.run import build_data, table
+    from tkpr.runs.saved_model import load_model, predict, reconfigure
 
     trained = load_model(arguments.run)
     cfg = reconfigure(trained.cfg, ROOT / "configs", arguments.overrides)

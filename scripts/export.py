@@ -22,7 +22,7 @@ def main() -> None:
 
     import torch
 
-    from tkpr.finished import load_model
+    from tkpr.runs.saved_model import load_model
 
     trained = load_model(arguments.run)
     torch.manual_seed(0)
@@ -51,7 +51,7 @@ def to_safetensors(trained, example, output):
     from safetensors.torch import save
 
     from tkpr import atomic
-    from tkpr.finished import load_model
+    from tkpr.runs.saved_model import load_model
 
     weights = {key: value.contiguous() for key, value in trained.model.state_dict().items()}
     about = {

@@ -14,7 +14,7 @@ CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
 def main() -> None:
     """Compose the configuration and extract."""
-    from tkpr.cli import run_main
+    from tkpr.runs.cli import run_main
 
     run_main(CONFIGS, "extract_features", extract)
 
@@ -27,7 +27,7 @@ def extract(cfg: Any) -> None:
     from tkpr.data.assemble import assemble
     from tkpr.data.features import save_features
     from tkpr.data.labels import full
-    from tkpr.finished import model_facts, predict
+    from tkpr.runs.saved_model import model_facts, predict
 
     data, recipe = build_dataset(cfg.dataset), build(cfg.transform)
     if recipe.size is None:
@@ -35,7 +35,7 @@ def extract(cfg: Any) -> None:
     if cfg.split.limit:
         data = data.limit(cfg.split.limit)
     plain = replace(recipe, augment=None)
-    ready = assemble(data, labels=full, recipe=plain, cache_dir=cfg.cache_dir)
+    ready = assemble(data, labels=full, pipeline=plain, cache_dir=cfg.cache_dir)
     facts = model_facts((3, recipe.size, recipe.size), 0)
     model = build(cfg.model, facts=facts).eval()
     parts = (ready.train, ready.test)

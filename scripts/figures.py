@@ -47,8 +47,8 @@ def main() -> None:
     )
     arguments = parser.parse_intermixed_args()
 
-    from tkpr.figures.style import save
-    from tkpr.results import load_runs, of_table
+    from tkpr.reporting.figures.style import save
+    from tkpr.reporting.results import load_runs, of_table
 
     kind, table, rows = FIGURES.get(arguments.figure, (arguments.figure, None, None))
     if kind not in KINDS:
@@ -71,7 +71,7 @@ def main() -> None:
 
 def draw(kind, runs, rows, arguments):
     """Draw one kind of figure from the runs of a table."""
-    from tkpr.figures import cases, consistency, ranks, sensitivity
+    from tkpr.reporting.figures import cases, consistency, ranks, sensitivity
 
     if kind.startswith("sensitivity_"):
         return sensitivity.draw(runs, kind.removeprefix("sensitivity_"))
@@ -99,9 +99,9 @@ def draw(kind, runs, rows, arguments):
 
 def select(runs, rows, kind=None):
     """Group the runs by row: the rows named, which must be there, or the usual ones of a kind."""
-    from tkpr.results import in_order
+    from tkpr.reporting.results import rows_in_paper_order
 
-    grouped = in_order(runs)
+    grouped = rows_in_paper_order(runs)
     if rows is None and kind is not None:
         chosen = kind.usual(grouped)
         missing = [row for row in kind.ROWS if row not in chosen]

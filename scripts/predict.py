@@ -36,9 +36,9 @@ def main() -> None:
 
     from tkpr import atomic
     from tkpr.config import build
-    from tkpr.data.core import Split
+    from tkpr.data.dataset import Split
     from tkpr.data.images import ImageDataset
-    from tkpr.finished import load_model, predict
+    from tkpr.runs.saved_model import load_model, predict
 
     files = list_images(arguments.images)
     trained = load_model(arguments.run)

@@ -15,11 +15,11 @@ import hydra
 from omegaconf import DictConfig
 
 from tkpr.config import build_dataset
-from tkpr.data.core import MultiLabelData
+from tkpr.data.dataset import MultiLabelData
 from tkpr.data.download import ARCHIVES, download
 from tkpr.data.files import absolute, missing_files
-from tkpr.data.known import known_counts
-from tkpr.data.report import report, unreadable_files
+from tkpr.data.inspection import report, unreadable_files
+from tkpr.data.reference_counts import reference_counts
 
 
 def prepare(cfg: DictConfig) -> list[str]:
@@ -33,9 +33,9 @@ def prepare(cfg: DictConfig) -> list[str]:
         data = build_dataset(dataset)
     except (ValueError, OSError) as error:
         return [str(error)]
-    known = known_counts(dataset._target_, dataset)
-    in_order = known is not None and known.order.items() <= dataset.items()
-    table, differences = report(data, known, check_order=in_order)
+    known = reference_counts(dataset._target_, dataset)
+    rows_in_paper_order = known is not None and known.order.items() <= dataset.items()
+    table, differences = report(data, known, check_order=rows_in_paper_order)
     print(table)
     return differences + file_problems(data, decode=cfg.check_images, workers=cfg.workers)
 

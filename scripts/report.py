@@ -19,8 +19,8 @@ def main() -> None:
     arguments = parser.parse_args()
 
     from tkpr import atomic
-    from tkpr.report import build_report, sections
-    from tkpr.results import load_runs
+    from tkpr.reporting.html import build_report, sections
+    from tkpr.reporting.results import load_runs
 
     runs = load_runs(arguments.runs)
     if not sections(runs):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tkpr.plan import PlannedRun
+    from tkpr.runs.plan import PlannedRun
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = ("paper", "small", "features", "smoke")
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="further words for train.py")
     arguments = parser.parse_intermixed_args()
 
-    from tkpr.plan import cut, plan
+    from tkpr.runs.plan import cut, plan
 
     words = [f"budget={arguments.budget}", *arguments.overrides]
     planned = plan(ROOT / "configs", arguments.table, words)
@@ -129,7 +129,7 @@ def matching(
     run: "PlannedRun", grid: dict[str, list[str]], arguments: argparse.Namespace, *, held_out: bool
 ):
     """The finished runs that differ from a row by the grid alone, with their values of it."""
-    from tkpr.results import load_runs
+    from tkpr.reporting.results import load_runs
 
     folder = arguments.runs / arguments.table / arguments.budget / run.method
     expected = run.settings | ({"split.holdout": 0.2} if held_out else {})
@@ -159,7 +159,7 @@ def scores(run: "PlannedRun", grid: dict[str, list[str]], arguments: argparse.Na
 
 def best(run: "PlannedRun", grid: dict[str, list[str]], arguments: argparse.Namespace) -> list[str]:
     """The words of the combination that is best on the held-out part."""
-    from tkpr.results import LOWER_IS_BETTER
+    from tkpr.reporting.results import LOWER_IS_BETTER
 
     found, scored = scores(run, grid, arguments), []
     for values, numbers in combinations(grid).items():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tkpr.results import MEASURES
+from tkpr.reporting.results import MEASURES
 
 ROOT = Path(__file__).parents[1]
 TABLE = "voc2007_mlc_ranking_resnet101"

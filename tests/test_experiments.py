@@ -11,12 +11,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
-from tests.recipes import K, expected
-from tkpr.config import build, epochs_to_train
-from tkpr.finished import model_facts
-from tkpr.plan import cut, plan
-from tkpr.results import CANNOT, comparable, paper_table, table_names
-from tkpr.run import check
+from tests.expected_recipes import K, expected
+from tkpr.config import build, epochs_to_train, experiment_settings
+from tkpr.reporting.results import paper_table, table_names
+from tkpr.runs.plan import UNSUPPORTED_ROWS, cut, plan
+from tkpr.runs.run import check
+from tkpr.runs.saved_model import model_facts
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 EXPERIMENTS = sorted(file.stem for file in (CONFIGS / "experiment").glob("*.yaml"))
@@ -105,7 +105,7 @@ def test_every_method_in_a_table_is_trained_as_published(table, methods):
 
 def assert_as_expected(table, method, cfg):
     """All settings that a recipe consists of; nothing is compared with the files that set them."""
-    told = comparable(OmegaConf.to_container(settings(cfg)))
+    told = experiment_settings(OmegaConf.to_container(settings(cfg)))
     recipe = expected(table, method)
     assert {key: told.get(key) for key in recipe} == recipe
     assert cfg.hydra.runtime.choices.dataset == table.split("_")[0]
@@ -138,7 +138,7 @@ def test_every_row_at_every_budget(table, budget):
         composed = compose(*words)
         cfg = settings(composed)
         build_row(cfg)
-        assert run.settings == comparable(OmegaConf.to_container(cfg))
+        assert run.settings == experiment_settings(OmegaConf.to_container(cfg))
         if budget == "paper":
             assert_as_expected(table, run.method, composed)
         assert (cfg.table, cfg.budget) == (table, budget)
@@ -263,7 +263,7 @@ def test_plan_names_rows_that_a_budget_cannot_have():
     words = ["budget=features", "method=asl"]
     assert [run.method for run in plan(CONFIGS, "coco_mlc_sota_resnet101", words)] == ["asl"]
     planned = plan(CONFIGS, "coco_mlc_sota_resnet101", words[:1])
-    assert {run.row: run.why_not for run in planned if run.why_not} == CANNOT["features"]
+    assert {run.row: run.why_not for run in planned if run.why_not} == UNSUPPORTED_ROWS["features"]
 
 
 def test_plan_refuses_what_it_cannot_count():

@@ -15,7 +15,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from torch.distributed.run import get_args_parser
 
-from tests.readme import (
+from tests.readme_commands import (
     EXTRAS,
     FENCE,
     PROGRAMS,
@@ -64,8 +64,8 @@ INSTEAD = {
     "pip install -e '.[dev]' -c constraints.txt": INSTALLS,
     "source .venv/bin/activate": Instead("is for a shell", in_ci='export PATH="$environment/bin'),
     ".venv/bin/pytest -q -n 2": Instead("is what runs this test", in_ci="pytest -q -n 2"),
-    "pytest tests/trust": Instead("is part of the tests", in_ci="pytest -q -n 2"),
-    "pytest tests/trust -m slow": LONG,
+    "pytest tests/robustness": Instead("is part of the tests", in_ci="pytest -q -n 2"),
+    "pytest tests/robustness -m slow": LONG,
     "tensorboard --logdir runs": Instead(
         "serves until it is stopped",
         run=("tensorboard --logdir runs --inspect",),

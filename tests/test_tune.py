@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.made_up import write_run
-from tkpr.plan import PlannedRun, plan
-from tkpr.results import comparable
+from tests.fake_runs import write_run
+from tkpr.reporting.results import experiment_settings
+from tkpr.runs.plan import PlannedRun, plan
 
 ROOT = Path(__file__).parents[1]
 TABLE = "voc2012_mlml_ranking_resnet50"
@@ -137,7 +137,7 @@ def searched(tmp_path):
     (tmp_path / TABLE / "features").rename(place)
     (place / "TKPR_a2").rename(place / "tkpr_a2")
     told["config"]["split"]["holdout"] = 0.0
-    return tmp_path / "runs", planned(comparable(told["config"]))
+    return tmp_path / "runs", planned(experiment_settings(told["config"]))
 
 
 GRID = {"optimizer.lr": ["1e-1", "1e-2"], "loss.k": ["2", "4", "6"]}

@@ -10,10 +10,16 @@ from omegaconf import DictConfig, OmegaConf
 
 # settings that say where and how fast a run computes, not what: they may change on a resume, and
 # a run is not named by them
-MACHINE = {
+MACHINE_SETTINGS = {
     *("run_dir", "cache_dir", "dataset.root", "dataset.cache_dir"),
     *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.num_workers"),
     *("trainer.checkpoint_minutes", "trainer.timeout_minutes"),
+}
+
+# settings that act through others only, which a run stores as well
+DERIVED_SETTINGS = {
+    *("methods", "methods_on_features", "feature_file", "tkpr_k"),
+    *("sweep.k", "sweep.warmup_epochs"),
 }
 
 
@@ -58,3 +64,30 @@ def build_dataset(cfg: DictConfig) -> Any:
     OmegaConf.set_struct(cfg, False)
     cfg.pop("on_error", None)
     return build(cfg)
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Turn nested settings into one level with dotted keys.
+
+    >>> flat({"loss": {"k": 5}, "seed": 0})
+    {'loss.k': 5, 'seed': 0}
+    """
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    parts = [flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in tree.items()]
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def experiment_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by which two runs are the same experiment, but for the seed.
+
+    What is null counts as not there, so that runs from before a setting was known still compare.
+
+    >>> config = {"loss": {"k": 5}, "seed": 1, "trainer": {"patience": None, "devices": 2}}
+    >>> experiment_settings(config)
+    {'loss.k': 5}
+    """
+    aside = {*MACHINE_SETTINGS, *DERIVED_SETTINGS, "seed"}
+    return {
+        key: value for key, value in flat(config).items() if key not in aside and value is not None
+    }

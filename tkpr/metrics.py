@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tkpr.losses.tkpr import weighting
-from tkpr.ranking import Ranking, rank, top_labels
+from tkpr.ranking import Ranking, alpha_weight, rank, top_labels
 
 Array = Tensor | np.ndarray
 # that many scores are ranked at once: some tens of megabytes in all
@@ -289,7 +288,7 @@ def _ndcg(top: Ranking, k: int, discount: str) -> Tensor:
 
 def _tkpr(top: Ranking, k: int, alpha: int) -> Tensor:
     gain = (top.relevance * (k + 1 - top.position)).sum(1)
-    return _where_relevant(top, gain / (weighting(top.num_relevant, alpha=alpha, k=k) * k))
+    return _where_relevant(top, gain / (alpha_weight(top.num_relevant, alpha=alpha, k=k) * k))
 
 
 def _ranking_loss(ranking: Ranking) -> Tensor:

@@ -5,6 +5,7 @@ The outcome depends on the scores alone, never on the order of rows or columns.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,6 +104,30 @@ def _tie_bounds(tied: Tensor) -> tuple[Tensor, Tensor]:
     ends = torch.nn.functional.pad(~tied, (0, 1), value=True)
     last = position.where(ends, new.shape[1]).flip(1).cummin(1).values.flip(1)
     return first, last
+
+
+def alpha_weight(num_relevant: Any, *, alpha: int, k: int) -> Any:
+    """Return the weighting term alpha of each row (Prop. 2).
+
+    alpha_1 = 1, alpha_2 = N_K, alpha_3 = N_K (2K + 1 - N_K) / 2, with N_K = min(K, N): always whole
+    numbers, so exact for integers too. A row without relevant labels counts as one with a single
+    relevant label, so that 0 / alpha is 0.
+
+    Args:
+        num_relevant: N, the number of relevant labels: a tensor, an array or an integer.
+        alpha: 1, 2 or 3.
+        k: K.
+
+    >>> alpha_weight(torch.tensor([1., 2., 9.]), alpha=3, k=4)
+    tensor([ 4.,  7., 10.])
+    >>> alpha_weight(2, alpha=3, k=4)
+    7
+    """
+    if isinstance(num_relevant, int):
+        n_k: Any = min(max(num_relevant, 1), k)
+    else:
+        n_k = num_relevant.clip(1, k)
+    return {1: n_k // n_k, 2: n_k, 3: n_k * (2 * k + 1 - n_k) // 2}[alpha]
 
 
 def top_labels(scores: Tensor, targets: Tensor, k: int) -> Tensor:

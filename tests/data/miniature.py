@@ -9,8 +9,8 @@ from hydra.utils import get_object
 from omegaconf import OmegaConf
 from PIL import Image, ImageDraw
 
-from tkpr.data.core import MultiLabelData
-from tkpr.data.nuswide import CONCEPTS, LIST_ORDER
+from tkpr.data.dataset import MultiLabelData
+from tkpr.data.nuswide_concepts import CONCEPTS, LIST_ORDER
 from tkpr.data.voc import CLASSES, SPLITS
 
 TRAIN, TEST = 12, 6

@@ -14,7 +14,7 @@ from tests.data.miniature import CONFIGS
 from tkpr.config import build
 from tkpr.data import labels, transforms
 from tkpr.data.assemble import assemble, loader
-from tkpr.data.core import MultiLabelData, Split, checksum
+from tkpr.data.dataset import MultiLabelData, Split, checksum
 from tkpr.data.labels import single_positive
 from tkpr.data.mosaic import load_mosaic
 from tkpr.data.splits import holdout
@@ -49,7 +49,7 @@ def everything(dataset, **options):
 
 
 def test_official_splits(data):
-    ready = assemble(data, labels=labels.full, recipe=LIGHT)
+    ready = assemble(data, labels=labels.full, pipeline=LIGHT)
     images, targets, index = everything(ready.test)
     assert np.array_equal(images[:, 0], data.test.inputs)  # not augmented
     assert np.array_equal(targets, data.test.targets)
@@ -61,7 +61,7 @@ def test_official_splits(data):
 
 
 def test_training_sees_single_labels_and_testing_all(data):
-    ready = assemble(data, labels=ONE, recipe=LIGHT)
+    ready = assemble(data, labels=ONE, pipeline=LIGHT)
     assert np.array_equal(ready.train_targets, ONE(data.train))
     assert np.array_equal(everything(ready.train)[1], ready.train_targets)
     assert np.array_equal(ready.clean_targets, data.train.targets)
@@ -69,7 +69,7 @@ def test_training_sees_single_labels_and_testing_all(data):
 
 
 def test_labels_are_drawn_before_a_part_is_held_out(data):
-    ready = assemble(data, labels=ONE, recipe=LIGHT, holdout=0.25)
+    ready = assemble(data, labels=ONE, pipeline=LIGHT, holdout=0.25)
     rows, held = holdout(40, 0.25, seed=1200)
     assert np.array_equal(ready.train_targets, ONE(data.train)[rows])
     assert np.array_equal(ready.clean_targets, data.train.targets[rows])
@@ -80,7 +80,7 @@ def test_labels_are_drawn_before_a_part_is_held_out(data):
 
 
 def test_counts(data):
-    ready = assemble(data, labels=ONE, recipe=LIGHT, holdout=0.25)
+    ready = assemble(data, labels=ONE, pipeline=LIGHT, holdout=0.25)
     assert ready.counts == {
         "classes": 10,
         "train_images": 30,
@@ -98,7 +98,7 @@ def test_counts(data):
 @pytest.mark.parametrize("make", [labels.full, ONE, partial(labels.partial, share=0.6, seed=3)])
 def test_everything_is_the_same_on_every_run_and_for_any_number_of_workers(data, make):
     def run(num_workers):
-        ready = assemble(data, labels=make, recipe=LIGHT, holdout=0.25, seed=3)
+        ready = assemble(data, labels=make, pipeline=LIGHT, holdout=0.25, seed=3)
         order = RandomSampler(ready.train, generator=torch.Generator().manual_seed(1))
         ready.train.set_epoch(2)
         train = everything(ready.train, sampler=order, num_workers=num_workers)
@@ -111,14 +111,14 @@ def test_everything_is_the_same_on_every_run_and_for_any_number_of_workers(data,
 
 
 def test_observed_labels_are_written_once_and_compared(data, tmp_path):
-    assemble(data, labels=ONE, recipe=LIGHT, run_dir=tmp_path)
+    assemble(data, labels=ONE, pipeline=LIGHT, run_dir=tmp_path)
     # another share held out, or a resumed run: the same draw
-    assemble(data, labels=ONE, recipe=LIGHT, run_dir=tmp_path, holdout=0.2)
+    assemble(data, labels=ONE, pipeline=LIGHT, run_dir=tmp_path, holdout=0.2)
     with np.load(tmp_path / "observed_labels.npz") as stored:
         assert np.array_equal(stored["observed"], ONE(data.train))
         assert str(stored["checksum"]) == checksum(ONE(data.train))
     with pytest.raises(ValueError, match="holds other labels"):
-        assemble(data, labels=partial(ONE, seed=1), recipe=LIGHT, run_dir=tmp_path)
+        assemble(data, labels=partial(ONE, seed=1), pipeline=LIGHT, run_dir=tmp_path)
 
 
 def test_files_are_decoded_once_for_all_parts(on_disk, tmp_path, monkeypatch):
@@ -132,7 +132,11 @@ def test_files_are_decoded_once_for_all_parts(on_disk, tmp_path, monkeypatch):
     recipe = transforms.spml(size=8, normalise=True)
     for share in (0, 0.3, 0):
         ready = assemble(
-            on_disk, labels=labels.full, recipe=recipe, holdout=share, cache_dir=tmp_path / "cache"
+            on_disk,
+            labels=labels.full,
+            pipeline=recipe,
+            holdout=share,
+            cache_dir=tmp_path / "cache",
         )
         train, test = everything(ready.train), everything(ready.test)
         assert len(train[2]) + len(test[2]) == (10 if share else 14)
@@ -142,14 +146,14 @@ def test_files_are_decoded_once_for_all_parts(on_disk, tmp_path, monkeypatch):
 def test_features_and_images_need_their_own_transforms(data):
     rows = Split(np.eye(4, 3, dtype=np.float32), np.eye(4, 2, dtype=np.uint8), list("abcd"))
     features = MultiLabelData(["x", "y"], rows, rows)
-    ready = assemble(features, labels=labels.full, recipe=transforms.none(), holdout=0.25)
+    ready = assemble(features, labels=labels.full, pipeline=transforms.none(), holdout=0.25)
     inputs, _, _ = everything(ready.train)
     assert torch.equal(ready.finish(inputs), inputs)
     assert inputs.shape == (3, 3)
     with pytest.raises(ValueError, match=r"holds features, .* transform=none"):
-        assemble(features, labels=labels.full, recipe=LIGHT)
+        assemble(features, labels=labels.full, pipeline=LIGHT)
     with pytest.raises(ValueError, match=r"holds images, .* transform=asl"):
-        assemble(data, labels=labels.full, recipe=transforms.none())
+        assemble(data, labels=labels.full, pipeline=transforms.none())
 
 
 @pytest.mark.parametrize("name", ["full", "single_positive", "partial"])
@@ -165,7 +169,7 @@ def test_label_configs_can_be_built(name, data):
 def test_default_config_builds_the_mosaic():
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("train", ["dataset.train_size=8", "dataset.test_size=4"])
-    ready = assemble(build(cfg.dataset), labels=build(cfg.labels), recipe=build(cfg.transform))
+    ready = assemble(build(cfg.dataset), labels=build(cfg.labels), pipeline=build(cfg.transform))
     images, targets, _ = everything(ready.train)
     assert images.shape == (8, 3, cfg.transform.size, cfg.transform.size)
     assert targets.shape == (8, 10)
@@ -174,7 +178,7 @@ def test_default_config_builds_the_mosaic():
 @pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="this system does not tell senders")
 def test_a_worker_ends_with_its_main_process_only(data):
     """Clusters send SIGTERM to everyone; a main process that saves needs its workers."""
-    ready = assemble(data, labels=labels.full, recipe=LIGHT)
+    ready = assemble(data, labels=labels.full, pipeline=LIGHT)
     batches = iter(loader(ready.train, batch_size=4, num_workers=1))
     next(batches)
     (worker,) = multiprocessing.active_children()

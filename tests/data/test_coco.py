@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.miniature import TEST, TRAIN, load, make_coco
-from tkpr.data.core import checksum
+from tkpr.data.dataset import checksum
 
 
 @pytest.fixture(scope="module")

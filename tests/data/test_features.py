@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_dir
 
 from tests.data.miniature import CONFIGS
 from tkpr.config import build
-from tkpr.data.core import Split
+from tkpr.data.dataset import Split
 from tkpr.data.features import FeatureDataset, load_features, save_features
 
 SCRIPT = CONFIGS.parent / "scripts" / "extract_features.py"

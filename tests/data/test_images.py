@@ -16,10 +16,10 @@ from torch.utils.data import RandomSampler
 from tkpr.data import images
 from tkpr.data.assemble import loader
 from tkpr.data.cache import ImageCache
-from tkpr.data.core import Split
+from tkpr.data.dataset import Split
 from tkpr.data.images import ImageDataset, read_image, squash, to_rgb
-from tkpr.data.transforms import Finish, RandAugment
-from tkpr.finished import predict
+from tkpr.data.transforms import PixelsToFloat, RandAugment
+from tkpr.runs.saved_model import predict
 
 
 def photograph(width=120, height=90):
@@ -264,14 +264,14 @@ def test_predictions_go_on_without_unreadable_images(split, caplog):
         path.unlink()
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2)).eval()
     dataset = ImageDataset(split, size=8, on_error="skip")
-    logits = predict(model, dataset, Finish(), batch_size=3, device="cpu")
-    images = Finish()(torch.stack([dataset[index][0] for index in range(4)]))
+    logits = predict(model, dataset, PixelsToFloat(), batch_size=3, device="cpu")
+    images = PixelsToFloat()(torch.stack([dataset[index][0] for index in range(4)]))
     np.testing.assert_allclose(logits, model(images.contiguous()).detach(), rtol=1e-5, atol=1e-6)
     assert [line.split()[-1] for line in caplog.messages] == list(split.ids[4:])
     for path in split.inputs[:4]:
         path.unlink()
     with pytest.raises(ValueError, match="not one of the 8 images can be read"):
-        predict(model, dataset, Finish(), batch_size=3, device="cpu")
+        predict(model, dataset, PixelsToFloat(), batch_size=3, device="cpu")
 
 
 # Cache

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.losses.golden import golden
-from tkpr.data.core import Split
+from tkpr.data.dataset import Split
 from tkpr.data.labels import fix, full, partial, single_positive
 from tkpr.data.nuswide import CONCEPTS, LIST_ORDER
 

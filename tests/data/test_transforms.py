@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 
 from tkpr.config import build
 from tkpr.data import transforms
-from tkpr.data.transforms import OPERATIONS, Cutout, Finish, RandAugment, Shift, shear
+from tkpr.data.transforms import OPERATIONS, Cutout, PixelsToFloat, RandAugment, Shift, shear
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "transform"
 GREY = (128, 128, 128)
@@ -158,10 +158,12 @@ def test_shift_moves_and_mirrors():
 def test_finish_equals_torchvision():
     images = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
     scaled = v2.functional.to_dtype(images, torch.float32, scale=True)
-    torch.testing.assert_close(Finish(normalise=False)(images), scaled)
+    torch.testing.assert_close(PixelsToFloat(normalise=False)(images), scaled)
     normal = v2.functional.normalize(scaled, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-    torch.testing.assert_close(Finish(normalise=True)(images), normal, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(Finish()(scaled), images / 255**2)  # floats are not changed in place
+    torch.testing.assert_close(PixelsToFloat(normalise=True)(images), normal, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        PixelsToFloat()(scaled), images / 255**2
+    )  # floats are not changed in place
     torch.testing.assert_close(scaled, images / 255)
 
 

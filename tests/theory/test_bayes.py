@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from tkpr.losses.tkpr import weighting
 from tkpr.metrics import precision_at_k, recall_at_k, tkpr_at_k
+from tkpr.ranking import alpha_weight
 from tkpr.theory import bayes
 from tkpr.theory.bayes import (
     best_orders,
@@ -21,7 +21,6 @@ from tkpr.theory.bayes import (
     ranking_risk,
     recall,
     tkpr,
-    weight,
 )
 from tkpr.theory.orders import follows_ranking, preserves_ranking, tie_set, weak_orders
 
@@ -54,8 +53,8 @@ def test_measures_agree_with_the_package():
 def test_weight_agrees_with_the_package():
     for alpha in (1, 2, 3):
         for k in (1, 2, 5):
-            expected = weighting(torch.arange(1.0, 8), alpha=alpha, k=k)
-            assert [weight(n, alpha=alpha, k=k) for n in range(1, 8)] == expected.tolist()
+            expected = alpha_weight(torch.arange(1.0, 8), alpha=alpha, k=k)
+            assert [alpha_weight(n, alpha=alpha, k=k) for n in range(1, 8)] == expected.tolist()
 
 
 @pytest.mark.parametrize("num_labels", [3, 4])

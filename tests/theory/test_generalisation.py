@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from tkpr.losses.surrogates import surrogate
-from tkpr.losses.tkpr import TKPR, weighting
+from tkpr.losses.tkpr import TKPR
+from tkpr.ranking import alpha_weight
 from tkpr.theory.consistency import conditional_risk
 from tkpr.theory.generalisation import (
     DATA_SETS,
-    alpha_of,
     constant_as_printed,
     contraction_factor,
     fit,
@@ -32,7 +32,7 @@ SURROGATES = ("square", "exponential", "logistic")
 
 def row_losses(scores, targets, k, alpha, name):
     """Return L_K^{alpha,l} of each row."""
-    weights = targets / weighting(targets.sum(1, keepdim=True), alpha=alpha, k=k)
+    weights = targets / alpha_weight(targets.sum(1, keepdim=True), alpha=alpha, k=k)
     return conditional_risk(scores, weights, k=k, surrogate=name) / k
 
 
@@ -52,8 +52,8 @@ def test_row_losses_are_the_loss_of_the_package():
 def test_alpha_agrees_with_the_package():
     q = np.arange(1, 9)
     for alpha in (1, 2, 3):
-        expected = weighting(torch.arange(1.0, 9, dtype=torch.float64), alpha=alpha, k=5)
-        assert alpha_of(q, alpha=alpha, k=5).tolist() == expected.tolist()
+        expected = alpha_weight(torch.arange(1.0, 9, dtype=torch.float64), alpha=alpha, k=5)
+        assert alpha_weight(q, alpha=alpha, k=5).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("name", SURROGATES)
@@ -127,7 +127,7 @@ def test_bounds_on_the_loss_as_printed_hold():
     # M_K of proposition 5 with M_l = 1; the largest value is q (K + 1) / (alpha K)
     for k in range(1, 30):
         q = np.arange(1, k + 1)
-        largest = {a: (q * (k + 1) / (alpha_of(q, alpha=a, k=k) * k)).max() for a in (1, 2, 3)}
+        largest = {a: (q * (k + 1) / (alpha_weight(q, alpha=a, k=k) * k)).max() for a in (1, 2, 3)}
         assert largest[1] == pytest.approx(k + 1)
         assert largest[2] == pytest.approx((k + 1) / k)  # printed: K + 1
         assert largest[3] == pytest.approx(2 / k)  # printed: (K + 1) / K

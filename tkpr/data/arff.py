@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.dataset import MultiLabelData, Split
 from tkpr.data.files import dataset_root, find_file, is_number, line_of, read_lines, read_xml
 from tkpr.data.splits import holdout
 

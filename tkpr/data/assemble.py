@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 
 from tkpr.data.cache import ImageCache
-from tkpr.data.core import MultiLabelData, Split, checksum
+from tkpr.data.dataset import MultiLabelData, Split, checksum
 from tkpr.data.features import FeatureDataset
 from tkpr.data.files import absolute
 from tkpr.data.images import ImageDataset
 from tkpr.data.labels import fix
 from tkpr.data.splits import holdout as hold_out
-from tkpr.data.transforms import Recipe
+from tkpr.data.transforms import ImagePipeline
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def assemble(
     data: MultiLabelData,
     *,
     labels: Callable[[Split], np.ndarray],
-    recipe: Recipe,
+    pipeline: ImagePipeline,
     holdout: float = 0.0,
     holdout_seed: int = 1200,
     seed: int = 0,
@@ -68,7 +68,7 @@ def assemble(
     Args:
         data: the data set.
         labels: what the learner sees of a split (:mod:`tkpr.data.labels`).
-        recipe: what is done to an input (:mod:`tkpr.data.transforms`).
+        pipeline: what is done to an input (:mod:`tkpr.data.transforms`).
         holdout: the share of the training samples to test on instead of the official test split.
         holdout_seed: of the draw of these samples.
         seed: of the augmentation.
@@ -79,8 +79,8 @@ def assemble(
     Example:
         >>> from tkpr.data import labels, mosaic, transforms
         >>> data = mosaic.load_mosaic(train_size=10, test_size=4, image_size=64, seed=0)
-        >>> recipe = transforms.shift(size=64, pixels=4, normalise=False)
-        >>> ready = assemble(data, labels=labels.full, recipe=recipe, holdout=0.2)
+        >>> pipeline = transforms.shift(size=64, pixels=4, normalise=False)
+        >>> ready = assemble(data, labels=labels.full, pipeline=pipeline, holdout=0.2)
         >>> len(ready.train), len(ready.test)
         (8, 2)
         >>> images, targets, index = next(iter(loader(ready.train, batch_size=4)))
@@ -88,7 +88,7 @@ def assemble(
         (torch.Size([4, 3, 64, 64]), torch.Size([4, 10]), tensor([0, 1, 2, 3]))
     """
     in_rows = isinstance(data.train.inputs, np.ndarray) and data.train.inputs.ndim == 2
-    if in_rows != (recipe.size is None):
+    if in_rows != (pipeline.size is None):
         kind, right = ("features", "transform=none") if in_rows else ("images", "transform=asl")
         raise ValueError(f"the data set holds {kind}, which need another transform, as {right}")
     observed = labels(data.train)
@@ -103,23 +103,23 @@ def assemble(
         split: Split, rows: np.ndarray | None, *, augment: Callable[[Tensor], Tensor] | None = None
     ) -> ImageDataset | FeatureDataset:
         part = split if rows is None else split.subset(rows)
-        if recipe.size is None:
+        if pipeline.size is None:
             return FeatureDataset(part)
         cache = None
         if cache_dir is not None and isinstance(split.inputs[0], str | Path):
-            cache = ImageCache(absolute(cache_dir), list(split.inputs), size=recipe.size)
+            cache = ImageCache(absolute(cache_dir), list(split.inputs), size=pipeline.size)
             cache = cache if rows is None else cache.subset(rows)
         return ImageDataset(
-            part, size=recipe.size, augment=augment, seed=seed, cache=cache, on_error=on_error
+            part, size=pipeline.size, augment=augment, seed=seed, cache=cache, on_error=on_error
         )
 
-    train = dataset(seen, rows, augment=recipe.augment)
+    train = dataset(seen, rows, augment=pipeline.augment)
     test = dataset(data.test, None) if held is None else dataset(data.train, held)
     clean, test_targets = data.train.targets[rows], test.targets.numpy().astype(np.uint8)
     return TrainingData(
         train=train,
         test=test,
-        finish=recipe.finish,
+        finish=pipeline.finish,
         class_names=data.class_names,
         train_targets=observed[rows],
         clean_targets=clean,

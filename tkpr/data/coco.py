@@ -13,7 +13,7 @@ import numpy as np
 from pycocotools.coco import COCO
 
 from tkpr import atomic
-from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.dataset import MultiLabelData, Split
 from tkpr.data.files import (
     absolute,
     dataset_root,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.dataset import MultiLabelData, Split
 from tkpr.data.files import dataset_root, find_file, inside, read_lines, require_files
 from tkpr.data.splits import holdout
 

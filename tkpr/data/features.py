@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from tkpr import atomic
-from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.dataset import MultiLabelData, Split
 from tkpr.data.files import absolute, read_arrays
-from tkpr.data.images import Batch
 
 KEYS = {  # the arrays, their shapes and NumPy's codes for the types they may have
     "features": ("ND", "fiub"),
@@ -172,7 +171,7 @@ class FeatureDataset(Dataset):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
         return self.inputs[index], self.targets[index], index
 
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Return a whole batch: features ``[B, D]``, targets ``[B, C]``, indices."""
         rows = torch.as_tensor(indices)
         return self.inputs[rows], self.targets[rows], rows

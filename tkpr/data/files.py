@@ -13,20 +13,19 @@ from xml.etree.ElementTree import Element, ParseError
 import defusedxml.ElementTree
 import numpy as np
 from defusedxml import DefusedXmlException
-from hydra.utils import to_absolute_path
 
-from tkpr.data.core import Split
+from tkpr.data.dataset import Split
 
 log = logging.getLogger(__name__)
 
 
 def absolute(path: str | Path) -> Path:
-    """Return ``path`` seen from the folder where the user started, whatever Hydra did since.
+    """Return ``path`` as an absolute path, with ``~`` expanded.
 
     >>> absolute("data/coco") == Path.cwd() / "data" / "coco"
     True
     """
-    return Path(to_absolute_path(os.path.expanduser(path)))
+    return Path(path).expanduser().absolute()
 
 
 def dataset_root(root: str | Path, *, how_to_get: str) -> Path:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from torchvision.transforms.v2 import functional as F
 
 from tkpr.data.cache import ImageCache
-from tkpr.data.core import Split
+from tkpr.data.dataset import Split
 
 Batch = tuple[Tensor, Tensor, Tensor]
 

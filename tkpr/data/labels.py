@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from tkpr import atomic
-from tkpr.data.core import Split, checksum
+from tkpr.data.dataset import Split, checksum
 from tkpr.data.files import absolute, is_number, read_arrays, read_lines
+from tkpr.data.nuswide_concepts import CONCEPTS, LIST_ORDER
 
 
 def full(split: Split) -> np.ndarray:
@@ -137,8 +138,6 @@ def _listed(split: Split, path: Path, index_order: str) -> np.ndarray:
         raise ValueError(f"index_order must be columns or nuswide_published; got {index_order!r}")
     order = list(range(split.targets.shape[1]))
     if index_order == "nuswide_published":
-        from tkpr.data.nuswide import CONCEPTS, LIST_ORDER
-
         order = [CONCEPTS.index(name) for name in LIST_ORDER]
     row_of = {_stem(name): row for row, name in enumerate(split.ids)}
     if len(row_of) < len(split):

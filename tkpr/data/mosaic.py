@@ -5,7 +5,7 @@ import math
 import numpy as np
 from sklearn.datasets import load_digits
 
-from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.dataset import MultiLabelData, Split
 
 CLASS_NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 # Shares of the images with 1 to 6 labels; the mean is 2.61.

@@ -23,14 +23,14 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-class Finish(nn.Module):
+class PixelsToFloat(nn.Module):
     """Turn uint8 images ``[B, 3, H, W]`` into float32 in [0, 1], normalised when asked.
 
     Args:
         normalise: whether to subtract ImageNet's mean colour and divide by its deviation.
 
     Example:
-        >>> Finish()(torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)).flatten()
+        >>> PixelsToFloat()(torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)).flatten()
         tensor([1., 1., 1.])
     """
 
@@ -52,7 +52,7 @@ class Finish(nn.Module):
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ImagePipeline:
     """What is done to an input.
 
     Attributes:
@@ -66,7 +66,7 @@ class Recipe:
     finish: nn.Module
 
 
-def asl(*, size: int, cutout: float, normalise: bool) -> Recipe:
+def asl(*, size: int, cutout: float, normalise: bool) -> ImagePipeline:
     """Return the recipe of ASL and its followers: cutout, then RandAugment, no flip.
 
     Args:
@@ -81,12 +81,12 @@ def asl(*, size: int, cutout: float, normalise: bool) -> Recipe:
           RandAugment()
         )
     """
-    return Recipe(
-        size, v2.Compose([Cutout(share=cutout), RandAugment()]), Finish(normalise=normalise)
+    return ImagePipeline(
+        size, v2.Compose([Cutout(share=cutout), RandAugment()]), PixelsToFloat(normalise=normalise)
     )
 
 
-def spml(*, size: int, normalise: bool) -> Recipe:
+def spml(*, size: int, normalise: bool) -> ImagePipeline:
     """Return the recipe of the single-positive papers: a horizontal flip of every second image.
 
     Args:
@@ -97,10 +97,10 @@ def spml(*, size: int, normalise: bool) -> Recipe:
         >>> spml(size=448, normalise=True).augment
         RandomHorizontalFlip(p=0.5)
     """
-    return Recipe(size, v2.RandomHorizontalFlip(), Finish(normalise=normalise))
+    return ImagePipeline(size, v2.RandomHorizontalFlip(), PixelsToFloat(normalise=normalise))
 
 
-def shift(*, size: int, pixels: int, normalise: bool) -> Recipe:
+def shift(*, size: int, pixels: int, normalise: bool) -> ImagePipeline:
     """Return a light recipe for small images, without mirror writing: shifts by a few pixels.
 
     Args:
@@ -112,17 +112,17 @@ def shift(*, size: int, pixels: int, normalise: bool) -> Recipe:
         >>> shift(size=64, pixels=4, normalise=False).augment
         Shift(pixels=4)
     """
-    return Recipe(size, Shift(pixels=pixels), Finish(normalise=normalise))
+    return ImagePipeline(size, Shift(pixels=pixels), PixelsToFloat(normalise=normalise))
 
 
-def none() -> Recipe:
+def none() -> ImagePipeline:
     """Return the recipe for features: nothing is done to them.
 
     Example:
         >>> none()
-        Recipe(size=None, augment=None, finish=Identity())
+        ImagePipeline(size=None, augment=None, finish=Identity())
     """
-    return Recipe(None, None, nn.Identity())
+    return ImagePipeline(None, None, nn.Identity())
 
 
 class Shift(v2.Transform):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tkpr.data.core import MultiLabelData, Split
+from tkpr.data.dataset import MultiLabelData, Split
 from tkpr.data.files import dataset_root, inside, line_of, read_lines, read_xml, require_files
 
 CLASSES = (  # noqa: SIM905 (a list would be one name per line)

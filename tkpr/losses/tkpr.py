@@ -11,33 +11,13 @@ from torch.autograd.function import once_differentiable
 from tkpr.losses.inputs import Relevant, choose, find_relevant
 from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.surrogates import OF_GAP, OfGap
-from tkpr.ranking import largest
+from tkpr.ranking import alpha_weight, largest
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "softmax": partial(torch.softmax, dim=1),
     "raw": lambda logits: logits,
 }
-
-
-def weighting(num_relevant: Tensor, *, alpha: int, k: int) -> Tensor:
-    """Return the weighting term alpha of each row (Prop. 2).
-
-    alpha_1 = 1, alpha_2 = N_K, alpha_3 = N_K (2K + 1 - N_K) / 2, with N_K = min(K, N).
-    A row with no relevant label counts as one with a single relevant label, so that 0 / alpha is 0.
-
-    Args:
-        num_relevant: N, the number of relevant labels of each row, ``[B]``.
-        alpha: 1, 2 or 3.
-        k: K.
-
-    >>> weighting(torch.tensor([1., 2., 9.]), alpha=3, k=4)
-    tensor([ 4.,  7., 10.])
-    """
-    if alpha == 1:
-        return torch.ones_like(num_relevant)
-    n_k = num_relevant.clamp(min=1, max=k)
-    return n_k if alpha == 2 else n_k * (2 * k + 1 - n_k) / 2
 
 
 class TKPR(nn.Module):
@@ -96,7 +76,7 @@ class TKPR(nn.Module):
             raise ValueError(
                 f"k + 1 may not exceed the number of classes, {num_classes}; got k = {self.k}"
             )
-        divisors = weighting(relevant.counts, alpha=self.alpha, k=self.k) * (self.k * batch)
+        divisors = alpha_weight(relevant.counts, alpha=self.alpha, k=self.k) * (self.k * batch)
         divisors = divisors.index_select(0, relevant.rows)
         return _TopPairs.apply(
             logits, relevant, divisors, self.k, self.scores, OF_GAP[self.surrogate]

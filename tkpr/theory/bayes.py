@@ -26,19 +26,10 @@ from typing import Any
 
 import numpy as np
 
+from tkpr.ranking import alpha_weight
 from tkpr.theory.orders import worst_order
 
 Distribution = Mapping[tuple[int, ...], Any]
-
-
-def weight(num_relevant: int, *, alpha: int, k: int) -> int | Fraction:
-    """The weighting term alpha of Prop. 2, exact.
-
-    >>> weight(2, alpha=3, k=4)
-    7
-    """
-    n_k = min(num_relevant, k)
-    return {1: 1, 2: n_k, 3: n_k * (2 * k + 1 - n_k) // 2}[alpha]
 
 
 def delta(distribution: Distribution, num_labels: int, *, alpha: int, k: int) -> list[Any]:
@@ -49,7 +40,7 @@ def delta(distribution: Distribution, num_labels: int, *, alpha: int, k: int) ->
     >>> delta({(0, 2): 3, (1,): 2}, 3, alpha=2, k=2)
     [Fraction(3, 2), Fraction(2, 1), Fraction(3, 2)]
     """
-    return _label_sums(distribution, num_labels, lambda n: weight(n, alpha=alpha, k=k))
+    return _label_sums(distribution, num_labels, lambda n: alpha_weight(n, alpha=alpha, k=k))
 
 
 def eta(distribution: Distribution, num_labels: int) -> list[Any]:
@@ -97,7 +88,7 @@ def tkpr(order: Sequence[int], labels: tuple[int, ...], k: int, *, alpha: int) -
     if not labels:
         return Fraction(0)
     gain = sum(k - place for place, label in enumerate(order[:k]) if label in labels)
-    return Fraction(gain, k) / weight(len(labels), alpha=alpha, k=k)
+    return Fraction(gain, k) / alpha_weight(len(labels), alpha=alpha, k=k)
 
 
 def expectation(distribution: Distribution, measure: Callable[[tuple[int, ...]], Any]) -> Any:

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from scipy.optimize import brentq
 
-from tkpr.data.known import COCO, NUSWIDE, VOC, known_counts
-from tkpr.losses.inputs import choose
+from tkpr.data.reference_counts import COCO, NUSWIDE, VOC, reference_counts
+from tkpr.ranking import alpha_weight
 from tkpr.theory.consistency import conditional_risk
 
 # VOC: an object marked difficult does not count. COCO: images without any object are left out.
@@ -52,21 +52,13 @@ def training_histogram(name: str) -> tuple[int, ...]:
     >>> training_histogram("VOC 2012")
     (0, 3730, 1475, 414, 81, 17)
     """
-    target, options = choose(name, DATA_SETS, "data set")
-    known = known_counts(target, options)
+    if name not in DATA_SETS:
+        raise ValueError(f"unknown data set {name!r}: choose one of {', '.join(DATA_SETS)}")
+    target, options = DATA_SETS[name]
+    known = reference_counts(target, options)
     if known is None:
         raise ValueError(f"the label counts of {name} are not known")
     return known.train.histogram
-
-
-def alpha_of(num_relevant: Any, *, alpha: int, k: int) -> Any:
-    """The weighting term alpha(q) as a number or array (Prop. 9).
-
-    >>> float(alpha_of(2, alpha=3, k=4))
-    7.0
-    """
-    n_k = np.minimum(num_relevant, k) * 1.0
-    return {1: n_k / n_k, 2: n_k, 3: n_k * (2 * k + 1 - n_k) / 2}[alpha]
 
 
 def local_constant(q: Any, *, alpha: int, k: int) -> Any:
@@ -77,7 +69,9 @@ def local_constant(q: Any, *, alpha: int, k: int) -> Any:
     >>> round(float(local_constant(1, alpha=1, k=3)), 4)  # (4 + 2) / 3
     2.0
     """
-    return ((k + 1) * np.sqrt(q) + q * np.sqrt(k + 1)) / (alpha_of(q, alpha=alpha, k=k) * k)
+    return ((k + 1) * np.sqrt(q) + q * np.sqrt(k + 1)) / (
+        alpha_weight(np.asarray(q), alpha=alpha, k=k) * k
+    )
 
 
 def sharp_constant(q: Any, *, alpha: int, k: int) -> Any:
@@ -86,7 +80,7 @@ def sharp_constant(q: Any, *, alpha: int, k: int) -> Any:
     >>> round(float(sharp_constant(1, alpha=1, k=3)), 4)  # sqrt(20) / 3
     1.4907
     """
-    return np.sqrt(q * (k + 1) * (q + k + 1)) / (alpha_of(q, alpha=alpha, k=k) * k)
+    return np.sqrt(q * (k + 1) * (q + k + 1)) / (alpha_weight(np.asarray(q), alpha=alpha, k=k) * k)
 
 
 def constant_as_printed(k: int, *, alpha: int) -> float:
@@ -151,7 +145,7 @@ def measured_ratio(
     reach = 10 ** (-4 * torch.rand((pairs, 1), generator=generator, dtype=torch.float64))
     other = (scores + reach * step).clamp(0, 1)
     # the loss of one sample is the conditional risk for Delta = y / alpha, over K
-    weights = (torch.arange(num_labels) < q).double() / float(alpha_of(q, alpha=alpha, k=k)) / k
+    weights = (torch.arange(num_labels) < q).double() / alpha_weight(q, alpha=alpha, k=k) / k
     here, there = (conditional_risk(s, weights, k=k, surrogate=surrogate) for s in (scores, other))
     return float(((here - there).abs() / (scores - other).norm(dim=1)).max())
 

@@ -1,0 +1,148 @@
+"""What one does with a finished run: evaluate, predict, export, choose the best."""
+
+import csv
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from tests.short_runs import SMALL, train
+from tkpr.data.mosaic import load_mosaic
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run and what its metrics.json holds."""
+    folder = tmp_path_factory.mktemp("run")
+    words = ["trainer.epochs=1", "trainer.warmup_epochs=0", "loss=bce"]
+    return folder, train(*SMALL, *words, folder=folder)
+
+
+def script(name, *words, monkeypatch):
+    """Call a script's main() as its command line would."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+    module.main()
+
+
+def test_evaluate_repeats_the_measures_of_the_run(run, tmp_path, monkeypatch, capsys):
+    folder, results = run
+    output = tmp_path / "out.json"
+    script("evaluate", folder, "--output", output, monkeypatch=monkeypatch)
+    assert json.loads(output.read_text()) == pytest.approx(results["metrics"], rel=1e-9)
+    assert "TKPR_a2" in capsys.readouterr().out
+
+
+def test_evaluate_on_another_split_and_data_set(run, tmp_path, monkeypatch):
+    folder, results = run
+    output = tmp_path / "out.json"
+    script("evaluate", folder, "--split", "train", "--output", output, monkeypatch=monkeypatch)
+    assert json.loads(output.read_text()) != pytest.approx(results["metrics"])
+    weights = folder / "model.safetensors"
+    words = ["dataset=mosaic", "dataset.seed=7", "dataset.train_size=1", "dataset.test_size=30"]
+    words += ["dataset.image_size=32"]
+    script("evaluate", weights, *words, "--ks", 1, "--output", output, monkeypatch=monkeypatch)
+    assert "P@1" in json.loads(output.read_text())
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Two mosaics as files."""
+    images = load_mosaic(train_size=1, test_size=2, image_size=64, seed=3).test.inputs
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name, pixels in zip("ba", images, strict=True):
+        Image.fromarray(np.asarray(pixels)).save(folder / f"{name}.png")
+    return folder
+
+
+def test_predict_writes_the_top_labels(run, photos, tmp_path, monkeypatch, capsys):
+    folder, _ = run
+    script("predict", folder, photos, "--top", 3, monkeypatch=monkeypatch)
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [Path(row["image"]).name for row in rows] == ["a.png"] * 3 + ["b.png"] * 3
+    assert [row["rank"] for row in rows] == ["1", "2", "3"] * 2
+    scores = [float(row["score"]) for row in rows[:3]]
+    assert scores == sorted(scores, reverse=True)
+
+    output = tmp_path / "labels.json"
+    words = [photos / "a.png", "--threshold", 0.0, "--output", output]
+    script("predict", folder, *words, monkeypatch=monkeypatch)
+    assert len(json.loads(output.read_text())) == 10
+
+
+def test_predict_names_what_is_missing(run, tmp_path, monkeypatch):
+    folder, _ = run
+    with pytest.raises(FileNotFoundError, match="no such image or folder"):
+        script("predict", folder, tmp_path / "nothing.jpg", monkeypatch=monkeypatch)
+    (tmp_path / "broken.jpg").write_bytes(b"not a picture")
+    with pytest.raises(ValueError, match=r"broken\.jpg"):
+        script("predict", folder, tmp_path / "broken.jpg", monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("safetensors", "m.safetensors"), ("torch", "m.pt2")])
+def test_export_checks_the_outputs(run, kind, name, tmp_path, monkeypatch, capsys):
+    folder, _ = run
+    output = tmp_path / name
+    script("export", folder, "--format", kind, "--output", output, monkeypatch=monkeypatch)
+    assert output.exists()
+    assert "outputs differ by at most" in capsys.readouterr().out
+
+
+def test_export_onnx(run, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    folder, _ = run
+    words = ["--format", "onnx", "--output", tmp_path / "m.onnx"]
+    script("export", folder, *words, monkeypatch=monkeypatch)
+    assert (tmp_path / "m.onnx").stat().st_size > 1000
+
+
+def test_foreign_objects_in_a_file_of_weights_are_refused(run, tmp_path, monkeypatch):
+    folder, _ = run
+    from safetensors import safe_open
+
+    with safe_open(folder / "model.safetensors", framework="pt") as opened:
+        about = opened.metadata()
+    about["config"] = about["config"].replace("tkpr.models.tiny.tiny", "subprocess.check_output")
+    save_file(load_file(folder / "model.safetensors"), tmp_path / "evil.safetensors", about)
+    with pytest.raises(ValueError, match=r"refused: its settings name .* subprocess.check_output"):
+        script("evaluate", tmp_path / "evil.safetensors", monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing", "foreign"])
+def test_damaged_weights_are_named(run, damage, tmp_path, monkeypatch):
+    folder, _ = run
+    file = tmp_path / "model.safetensors"
+    whole = (folder / "model.safetensors").read_bytes()
+    if damage == "truncated":
+        file.write_bytes(whole[: len(whole) // 2])
+    elif damage == "foreign":
+        save_file({"weight": torch.zeros(2)}, file)
+    with pytest.raises((ValueError, FileNotFoundError), match=r"model\.safetensors"):
+        script("evaluate", file, monkeypatch=monkeypatch)
+
+
+def test_best_names_the_winner_and_its_command(tmp_path, monkeypatch, capsys):
+    for k, value in ((2, 0.5), (3, 0.9), (4, 0.7)):
+        folder = tmp_path / f"k{k}"
+        folder.mkdir()
+        overrides = ["experiment=search_k", "loss=tkpr_a2", f"loss.k={k}", "split.holdout=0.2"]
+        stored = {"config": {"split": {"holdout": 0.2}}, "overrides": overrides}
+        (folder / "metrics.json").write_text(json.dumps(stored))
+        (folder / "metrics.csv").write_text(f"epoch,mAP@3\n1,{value - 0.1}\n2,{value}\n3,0.1\n")
+    script("best", tmp_path, monkeypatch=monkeypatch)
+    printed = capsys.readouterr().out
+    assert printed.strip().endswith("python train.py loss=tkpr_a2 loss.k=3")
+    with pytest.raises(FileNotFoundError, match="no finished run on a held-out split"):
+        script("best", tmp_path / "k2" / "nothing", monkeypatch=monkeypatch)

@@ -1,0 +1,30 @@
+"""Run train.py's configuration inside a test."""
+
+from pathlib import Path
+
+import hydra
+
+from tkpr.runs.run import run
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+# a mosaic of 40 + 23 images and a narrow network: an epoch takes a fraction of a second
+SMALL = [
+    "dataset.train_size=40",
+    "dataset.test_size=23",
+    "dataset.image_size=32",
+    "transform.size=32",
+    "model.width=8",
+    "trainer.batch_size=8",
+    "trainer.accelerator=cpu",
+]
+
+
+def compose(*overrides, folder):
+    """Compose the configuration of ``python train.py run_dir=folder ...``."""
+    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return hydra.compose("train", [f"run_dir={folder}", *overrides])
+
+
+def train(*overrides, folder):
+    """Train and return what metrics.json holds."""
+    return run(compose(*overrides, folder=folder))

@@ -1,0 +1,149 @@
+"""What a data set holds, beside what it should hold, and which of its images cannot be read."""
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from tkpr.data.dataset import MultiLabelData, Split, checksum
+from tkpr.data.reference_counts import Expected, Known
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Counts of one split.
+
+    Attributes:
+        images: the number of samples.
+        labels: the number of ones in the label matrix.
+        histogram: how many samples have 0, 1, 2, ... labels.
+        rarest: the class with the fewest samples, and their number; the first of several.
+        commonest: the class with the most samples, and their number.
+        checksum: see :func:`checksum`.
+    """
+
+    images: int
+    labels: int
+    histogram: tuple[int, ...]
+    rarest: tuple[str, int]
+    commonest: tuple[str, int]
+    checksum: str
+
+
+def statistics(split: Split, class_names: Sequence[str]) -> Statistics:
+    """Count the samples and labels of a split.
+
+    >>> targets = np.array([[1, 1, 0], [1, 0, 0]], dtype=np.uint8)
+    >>> found = statistics(Split(["a.jpg", "b.jpg"], targets, ["a", "b"]), ["cat", "dog", "cow"])
+    >>> found.images, found.labels, found.histogram, found.rarest, found.commonest
+    (2, 3, (0, 1, 1), ('cow', 0), ('cat', 2))
+    """
+    if not len(split):
+        raise ValueError("a split holds no samples")
+    per_class = split.targets.sum(axis=0, dtype=np.int64)
+    per_sample = split.targets.sum(axis=1, dtype=np.int64)
+    low, high = int(per_class.argmin()), int(per_class.argmax())
+    return Statistics(
+        images=len(split),
+        labels=int(per_class.sum()),
+        histogram=tuple(np.bincount(per_sample).tolist()),
+        rarest=(class_names[low], int(per_class[low])),
+        commonest=(class_names[high], int(per_class[high])),
+        checksum=checksum(split.targets),
+    )
+
+
+def report(
+    data: MultiLabelData, known: Known | None = None, *, check_order: bool = True
+) -> tuple[str, list[str]]:
+    r"""Return a table of both splits beside the known counts, and what differs from them.
+
+    Args:
+        data: the data set.
+        known: what it should hold, if that is known.
+        check_order: whether the checksum, which depends on the order of samples, is compared.
+
+    >>> split = Split(["a.jpg"], np.array([[1, 0]], dtype=np.uint8), ["a"])
+    >>> table, differences = report(MultiLabelData(["cat", "dog"], split, split))
+    >>> print("\n".join(table.splitlines()[:3]))
+                       train  expected              test  expected
+    images                 1         -                 1         -
+    labels                 1         -                 1         -
+    >>> differences
+    []
+    """
+    found = [statistics(split, data.class_names) for split in (data.train, data.test)]
+    wanted = [known.train, known.test] if known else []
+    depth = max(len(h) for h in [s.histogram for s in found] + [w.histogram for w in wanted])
+    titles = ["images", "labels", "mean per image", "most per image"]
+    titles += [f"with {number} label{'s' * (number != 1)}" for number in range(depth)]
+    titles += ["rarest class", "commonest class", "checksum"]
+
+    columns: list[list[str]] = []
+    differences = []
+    for at, name in enumerate(("train", "test")):
+        rarest, commonest = found[at].rarest, found[at].commonest
+        here = _counts(found[at], depth)
+        here += [f"{rarest[0]} ({rarest[1]:,})", f"{commonest[0]} ({commonest[1]:,})"]
+        here += [found[at].checksum]
+        there = ["-"] * len(titles)
+        if wanted:
+            there = [*_counts(wanted[at], depth), "-", "-"]
+            there += [wanted[at].checksum if check_order else "-"]
+        columns += [here, there]
+        wrong = [
+            row for row in zip(titles, here, there, strict=True) if row[2] not in (row[1], "-")
+        ]
+        if wrong:
+            title, is_, should_be = wrong[0]
+            differences.append(
+                f"{name}: {len(wrong)} rows of the table are not as expected, "
+                f"the first is {title}: {is_} instead of {should_be}"
+            )
+    cells = list(zip(*columns, strict=True))
+    table = pd.DataFrame(cells, index=titles, columns=["train", "expected", "test", "expected"])
+    return table.to_string(), differences
+
+
+def _counts(split: Statistics | Expected, depth: int) -> list[str]:
+    """Return the numbers of a split as the table shows them, ``depth`` bars of the histogram."""
+    histogram = [*split.histogram, *[0] * (depth - len(split.histogram))]
+    mean = f"{split.labels / split.images:.4f}"
+    counts = [split.images, split.labels, mean, len(split.histogram) - 1, *histogram]
+    return [count if isinstance(count, str) else f"{count:,}" for count in counts]
+
+
+def unreadable_files(paths: Sequence[Path], *, workers: int) -> list[tuple[Path, str]]:
+    """Read every image in full, as training does; return those that fail, each with the reason.
+
+    Args:
+        paths: image files.
+        workers: the number of processes; 0: this one.
+
+    >>> unreadable_files([Path("no/such.jpg")], workers=0)[0][0].as_posix()
+    'no/such.jpg'
+    """
+    bar = {"total": len(paths), "desc": "decoding", "unit": "image", "disable": None}
+    if workers == 0:
+        reasons = list(tqdm(map(_problem, paths), **bar))
+    else:
+        # spawned, not forked: the caller may have threads
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            reasons = list(tqdm(pool.map(_problem, paths, chunksize=64), **bar))
+    return [(path, reason) for path, reason in zip(paths, reasons, strict=True) if reason]
+
+
+def _problem(path: Path) -> str | None:
+    """Return why an image cannot be read as training reads it, None if it can."""
+    from tkpr.data.images import read_image  # brings torch, which nothing else here needs
+
+    try:
+        read_image(path)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None

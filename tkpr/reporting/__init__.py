@@ -1,0 +1,1 @@
+"""From finished runs to the paper's tables, figures and report."""

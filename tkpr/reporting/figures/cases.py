@@ -1,0 +1,189 @@
+"""Fig. 9 and 10: images with their labels and the top labels of several methods.
+
+The rule, so that nobody picks by hand: the gain of an image is TKPR^{alpha_2}@5 of the TKPR row
+minus the highest value among the competitors. The images with the largest gain are shown, those
+with more labels first among equals, then in the order of their ids. With ``losses=True`` it is the
+smallest gain instead. The share of images with a gain and with a loss is written above them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from omegaconf import OmegaConf
+
+from tkpr.config import build_dataset
+from tkpr.data.dataset import Split
+from tkpr.data.images import read_image
+from tkpr.ranking import top_labels
+from tkpr.reporting.figures.style import shown
+from tkpr.reporting.results import Run, is_ours
+from tkpr.reporting.significance import check_same_images, per_image
+from tkpr.runs.saved_model import check_targets, load_predictions
+
+MEASURE = "TKPR_a2@5"
+GREEN, GREY = "#1AB862", "#666666"  # the paper's green
+
+
+@dataclass(frozen=True)
+class Case:
+    """One image: its id, its labels, and what each method puts on top.
+
+    Attributes:
+        id: of the image.
+        labels: the names of its labels.
+        gain: by the rule above.
+        top: by row, the names of the top labels from the first on.
+    """
+
+    id: str
+    labels: list[str]
+    gain: float
+    top: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Cases:
+    """The chosen images, and how many of all had a gain or a loss.
+
+    Attributes:
+        chosen: from the largest gain down or, with ``losses``, from the smallest up.
+        better: the share of all test images with a gain.
+        worse: the share with a loss.
+        losses: which end was chosen.
+    """
+
+    chosen: list[Case]
+    better: float
+    worse: float
+    losses: bool
+
+
+def choose(rows: Mapping[str, Run], *, count: int = 4, losses: bool = False) -> Cases:
+    """Choose images by the rule at the top of this file.
+
+    Args:
+        rows: one run per row: a single TKPR row and one or more competitors.
+        count: how many images.
+        losses: the images on which TKPR does worst, instead of best.
+    """
+    ours = [row for row in rows if is_ours(row)]
+    if len(ours) != 1 or len(rows) < 2:
+        raise ValueError(
+            f"a case study needs one TKPR row and at least one competitor; got {', '.join(rows)}"
+        )
+    stored = {row: load_predictions(run.folder) for row, run in rows.items()}
+    first = stored[ours[0]]
+    for row, predictions in stored.items():
+        check_same_images(first, predictions, rows[ours[0]].folder, rows[row].folder)
+    targets, names = first["targets"], first["class_names"].tolist()
+    values = {row: per_image(MEASURE, told["logits"], targets) for row, told in stored.items()}
+    theirs = np.max([value for row, value in values.items() if row != ours[0]], axis=0)
+    gain = np.nan_to_num(values[ours[0]] - theirs).round(9)  # equal gains are ties
+    order = np.lexsort((first["ids"], -targets.sum(1).astype(int), gain if losses else -gain))
+    chosen = []
+    for index in order[:count].tolist():
+        top = {}
+        for row, told in stored.items():
+            scores = torch.from_numpy(told["logits"][[index]])
+            best = top_labels(scores, torch.from_numpy(targets[[index]].astype(int)), 5)
+            top[row] = [names[label] for label in best[0].tolist()]
+        labels = [names[label] for label in np.flatnonzero(targets[index]).tolist()]
+        chosen.append(Case(str(first["ids"][index]), labels, float(gain[index]), top))
+    return Cases(chosen, float((gain > 0).mean()), float((gain < 0).mean()), losses)
+
+
+def pictures(run: Run, dataset: Any = None) -> dict[str, Any]:
+    """The test images of a run by the name of their id; empty where it saw features only.
+
+    Args:
+        run: whose data set to read.
+        dataset: the settings of another data set with the same images, for runs on features.
+    """
+    if dataset is None:
+        dataset = OmegaConf.create(run.config["dataset"])
+        check_targets(dataset, run.folder)
+    if "train_split" in dataset:
+        return {}
+    data = build_dataset(dataset)
+    return {
+        PurePath(name).stem: (split, row)
+        for split in (data.test, data.train)
+        for row, name in enumerate(split.ids)
+    }
+
+
+def pixels(split: Split, row: int) -> np.ndarray:
+    """One image of a split as an array."""
+    image = split.inputs[row]
+    return np.asarray(image if isinstance(image, np.ndarray) else read_image(image))
+
+
+def draw(cases: Cases, images: Mapping[str, tuple[Split, int]], rows: Sequence[str]) -> Figure:
+    """Draw a column per image: the image, its labels, then five labels per method.
+
+    Labels that are right are green, bold and ticked.
+
+    Args:
+        cases: the chosen images.
+        images: where to find the pixels, by id; where they are not at hand the id is shown.
+        rows: the methods, from top to bottom.
+    """
+    count = len(cases.chosen)
+    figure = Figure(figsize=(2.1 * count, 2.2 + 1.0 * len(rows)), layout="constrained")
+    heights = [2.0, *[1.0] * len(rows)]
+    panels = figure.subplots(1 + len(rows), count, squeeze=False, height_ratios=heights)
+    figure.suptitle(
+        f"{'smallest' if cases.losses else 'largest'} gains in {shown(MEASURE)} over the best "
+        f"competitor; of all test images\n{cases.better:.0%} gain, {cases.worse:.0%} lose",
+        fontsize=8,
+    )
+    for column, case in zip(panels.T, cases.chosen, strict=True):
+        found = images.get(PurePath(case.id).stem)
+        if found:
+            column[0].imshow(pixels(*found), cmap="gray", aspect="equal")
+        else:
+            column[0].text(0.5, 0.5, f"image\n{case.id}", ha="center", va="center", color=GREY)
+        column[0].set_title(f"{wrap(case.labels)}\n(gain {case.gain:+.2f})", fontsize=7)
+        for panel, row in zip(column[1:], rows, strict=True):
+            panel.set_title(shown(row), fontsize=7, loc="left", pad=1)
+            for place, label in enumerate(case.top[row]):
+                right = label in case.labels
+                panel.text(
+                    0.04,
+                    0.94 - 0.19 * place,
+                    f"{place + 1}  {label}{'  ✓' if right else ''}",
+                    fontsize=7,
+                    va="top",
+                    color=GREEN if right else GREY,
+                    weight="bold" if right else "normal",
+                )
+    for panel in panels.flat:
+        panel.set_xticks([])
+        panel.set_yticks([])
+        panel.grid(False)
+        for spine in panel.spines.values():
+            spine.set_visible(True)
+            spine.set_color("#BBBBBB")
+    return figure
+
+
+def wrap(labels: Sequence[str], *, width: int = 26) -> str:
+    """Join labels with commas, with a new line before one that would run over.
+
+    >>> print(wrap(["traffic light", "person", "motorcycle"]))
+    traffic light, person,
+    motorcycle
+    """
+    lines = [""]
+    for i, label in enumerate(labels):
+        word = label + ("," if i + 1 < len(labels) else "")
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines)

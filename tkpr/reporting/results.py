@@ -1,0 +1,268 @@
+"""Finished runs collected into the paper's tables: means over seeds, marks, the paper's numbers."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tkpr.config import experiment_settings
+
+MEASURES = [
+    *("P@3", "P@5", "R@3", "R@5", "mAP@3", "mAP@5", "NDCG@3", "NDCG@5"),
+    *("TKPR_a1@3", "TKPR_a1@5", "TKPR_a2@3", "TKPR_a2@5", "TKPR_a3@3", "TKPR_a3@5"),
+    "ranking_loss",
+]
+LOWER_IS_BETTER = {"ranking_loss"}
+PAPER = files("tkpr.reporting") / "paper"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, as its metrics.json tells of it."""
+
+    folder: Path
+    config: dict[str, Any]
+    metrics: dict[str, float]
+    seconds: float
+
+    @property
+    def row(self) -> str | None:
+        """The row of a table that it computes."""
+        return self.config.get("row")
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return self.config["seed"]
+
+    @property
+    def held_out(self) -> bool:
+        """Whether it was tested on a part of the training set, to choose something."""
+        return bool(self.config["split"]["holdout"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that makes it another experiment: not the seed, nor where it was computed."""
+        return experiment_settings(self.config)
+
+
+def load_runs(root: Path) -> list[Run]:
+    """Read every finished run below a folder.
+
+    Args:
+        root: for instance ``runs``.
+    """
+    if not root.is_dir():
+        raise FileNotFoundError(f"no folder {root}: train something first, or name another folder")
+    runs = []
+    for file in sorted(root.rglob("metrics.json")):
+        try:
+            told = json.loads(file.read_text())
+            runs.append(Run(file.parent, told["config"], told["metrics"], told["seconds"]))
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{file} was not written by train.py: {error!r}") from error
+    return runs
+
+
+def of_table(runs: Iterable[Run], table: str, budget: str) -> list[Run]:
+    """Select the runs of a table at a budget that were tested on its test set."""
+    return [
+        run
+        for run in runs
+        if run.config.get("table") == table
+        and run.config.get("budget") == budget
+        and run.row is not None
+        and not run.held_out
+    ]
+
+
+def group_rows(runs: Iterable[Run], rows: Sequence[str]) -> dict[str, list[Run]]:
+    """Group runs by row, those of one row that differ in more than the seed by their settings.
+
+    Args:
+        runs: of one table.
+        rows: the rows that the table should have; those without runs get an empty list.
+
+    Returns:
+        The runs of each row, in the order of ``rows``, then of rows found besides. Where a row was
+        run with several settings, each has a line of its own that names what differs.
+    """
+    runs = list(runs)
+    grouped: dict[str, list[Run]] = {}
+    for row in dict.fromkeys([*rows, *(run.row or "" for run in runs)]):
+        groups = variants(run for run in runs if run.row == row)
+        if not groups:
+            grouped[row] = []
+        for group in groups:
+            name = row if len(groups) == 1 else f"{row} ({_difference(group, groups)})"
+            grouped[name] = group
+    return grouped
+
+
+def rows_in_paper_order(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The rows that were run, in the order of the paper's table.
+
+    Args:
+        runs: of one table, or of a sensitivity experiment, which has no order.
+    """
+    table = runs[0].config["table"]
+    rows = list(paper_table(table).index) if table in table_names() else []
+    return {row: group for row, group in group_rows(runs, rows).items() if group}
+
+
+def variants(runs: Iterable[Run]) -> list[list[Run]]:
+    """Group runs that differ in the seed only; no seed may be there twice."""
+    groups: list[list[Run]] = []
+    for run in runs:
+        same = [group for group in groups if group[0].settings == run.settings]
+        if same:
+            same[0].append(run)
+        else:
+            groups.append([run])
+    for group in groups:
+        group.sort(key=lambda run: run.seed)
+        seeds = [run.seed for run in group]
+        if len(set(seeds)) < len(seeds):
+            folders = ", ".join(str(run.folder) for run in group)
+            raise ValueError(f"run twice with the same seed and settings: {folders}")
+    return groups
+
+
+def one_experiment(folder: Path) -> list[Run]:
+    """The runs below a folder, one per seed; those on held-out images only if there are no others.
+
+    Args:
+        folder: a run folder, or one that holds the runs of one method.
+    """
+    runs = load_runs(folder)
+    groups = variants([run for run in runs if not run.held_out] or runs)
+    if not groups:
+        raise FileNotFoundError(f"no finished run in {folder}")
+    if len(groups) > 1:
+        told = "; ".join(_difference(group, groups) for group in groups)
+        raise ValueError(
+            f"{folder} holds runs with several settings ({told}): name the folder of one of them"
+        )
+    return groups[0]
+
+
+def _difference(group: list[Run], groups: list[list[Run]]) -> str:
+    """Name the settings of a group that not all groups share."""
+    every = [other[0].settings for other in groups]
+    keys = sorted({key for settings in every for key in settings})
+    told = [key for key in keys if len({repr(settings.get(key)) for settings in every}) > 1]
+    return ", ".join(f"{key}={group[0].settings.get(key)}" for key in told)
+
+
+def averages(rows: dict[str, list[Run]], measures: Sequence[str] = MEASURES) -> pd.DataFrame:
+    """Mean over the seeds, a line per row, NaN where a row was not run."""
+    return _aggregate(rows, measures, lambda frame: frame.mean())
+
+
+def deviations(rows: dict[str, list[Run]], measures: Sequence[str] = MEASURES) -> pd.DataFrame:
+    """Standard deviation over the seeds (divided by n - 1), NaN where there are not two."""
+    return _aggregate(rows, measures, lambda frame: frame.std(ddof=1))
+
+
+def _aggregate(rows: dict[str, list[Run]], measures: Sequence[str], function: Any) -> pd.DataFrame:
+    lines = {
+        name: function(
+            pd.DataFrame([run.metrics for run in group], columns=list(measures), dtype=float)
+        )
+        for name, group in rows.items()
+    }
+    return pd.DataFrame(lines, index=list(measures)).T
+
+
+def is_ours(row: str) -> bool:
+    """Whether a row is TKPR, not a competitor.
+
+    >>> is_ours("TKPR_a2"), is_ours("TKML")
+    (True, False)
+    """
+    return row.startswith("TKPR")
+
+
+def places(values: pd.DataFrame) -> pd.DataFrame:
+    """Place of each row on each measure: 1 the best, 2 the runner-up, then NaN; ties share one.
+
+    >>> places(pd.DataFrame({"P@3": [0.5, 0.7, 0.6], "ranking_loss": [0.1, 0.1, 0.3]}))
+       P@3  ranking_loss
+    0  NaN           1.0
+    1  1.0           1.0
+    2  2.0           2.0
+    """
+    ranks = {
+        name: column.rank(method="dense", ascending=name in LOWER_IS_BETTER)
+        for name, column in values.items()
+    }
+    frame = pd.DataFrame(ranks, index=values.index)
+    return frame.where(frame <= 2)
+
+
+def best_competitors(values: pd.DataFrame) -> pd.Series:
+    """The row that is best on each measure among those that are not TKPR; NaN if none was run."""
+    theirs = values[[not is_ours(str(name)) for name in values.index]]
+    best = {
+        name: (column.idxmin() if name in LOWER_IS_BETTER else column.idxmax())
+        if column.notna().any()
+        else None
+        for name, column in theirs.items()
+    }
+    return pd.Series(best, dtype=object)
+
+
+def table_names() -> list[str]:
+    """The paper's ten result tables, in its order."""
+    return [
+        "coco_mlc_ranking_resnet101",
+        "coco_mlc_sota_resnet101",
+        "coco_mlml_ranking_resnet50",
+        "coco_mlml_sota_resnet50",
+        "voc2007_mlc_ranking_resnet101",
+        "voc2007_mlc_sota_resnet101",
+        "coco_mlc_sota_swin",
+        "nuswide_mlc_sota_swin",
+        "voc2012_mlml_ranking_resnet50",
+        "voc2012_mlml_sota_resnet50",
+    ]
+
+
+def paper_table(name: str) -> pd.DataFrame:
+    """The paper's numbers of a table: a line per method, a column per measure.
+
+    >>> paper_table("coco_mlc_ranking_resnet101").loc["TKPR_a2", "mAP@3"]
+    np.float64(0.752)
+    """
+    if name not in table_names():
+        raise ValueError(f"no table {name!r}: choose one of {', '.join(table_names())}")
+    with (PAPER / f"{name}.csv").open() as file:
+        return pd.read_csv(file, index_col="method")[MEASURES]
+
+
+def paper_digits(name: str) -> dict[str, int]:
+    """With how many digits after the point the paper prints each measure of a table.
+
+    >>> paper_digits("coco_mlc_ranking_resnet101")["ranking_loss"]
+    3
+    """
+    with (PAPER / f"{name}.csv").open() as file:
+        printed = pd.read_csv(file, index_col="method", dtype=str)
+    return {m: int(printed[m].str.partition(".")[2].str.len().max()) for m in MEASURES}
+
+
+def paper_efficiency() -> pd.DataFrame:
+    """The paper's timing table, seconds on an A100: backbone, num_classes, loss and four times."""
+    with (PAPER / "efficiency_a100.csv").open() as file:
+        return pd.read_csv(file)
+
+
+def oddities(table: str) -> list[str]:
+    """What cannot be right, or is not what it says, in the paper's numbers of a table."""
+    with (PAPER / "oddities.csv").open() as file:
+        notes = pd.read_csv(file)
+    return notes.loc[notes.table == table, "note"].tolist()

@@ -1,0 +1,203 @@
+"""Paired bootstrap over test images: is one method better than another beyond chance?
+
+Both methods are measured on the same images. The images are drawn again, with replacement, many
+times; the share of draws in which the order of the two is reversed tells how far to trust it. The
+spread over training runs is not seen by this: several seeds are averaged per image first.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tkpr import metrics
+from tkpr.runs.saved_model import load_predictions
+
+RESAMPLES_AT_ONCE = 100
+WHOLE: dict[str, Callable[..., float]] = {
+    "mAP": metrics.mean_average_precision,
+    "CF1": metrics.class_f1,
+    "OF1": metrics.overall_f1,
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a method a differs from a method b on a measure.
+
+    Attributes:
+        first: the value of a.
+        second: the value of b.
+        low: lower end of the interval of a - b.
+        high: upper end.
+        p_value: two-sided: twice the share of draws on the less likely side of 0.
+    """
+
+    first: float
+    second: float
+    low: float
+    high: float
+    p_value: float
+
+    @property
+    def difference(self) -> float:
+        """The value of a minus that of b."""
+        return self.first - self.second
+
+
+def per_image(measure: str, logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """A measure of the tables on each image, NaN where it says nothing.
+
+    Args:
+        measure: a name such as mAP@3, TKPR_a2@5 or ranking_loss.
+        logits: ``[N, C]``.
+        targets: ``[N, C]``.
+
+    >>> per_image("P@1", np.array([[2.0, 1.0], [2.0, 1.0]]), np.array([[1, 0], [0, 1]]))
+    array([1., 0.])
+    """
+    if measure == "ranking_loss":
+        return metrics.ranking_loss(logits, targets, reduction="none")
+    name, _, k = measure.partition("@")
+    functions: dict[str, Callable[..., Any]] = {
+        "P": metrics.precision_at_k,
+        "R": metrics.recall_at_k,
+        "mAP": metrics.average_precision_at_k,
+        "NDCG": metrics.ndcg_at_k,
+        **{f"TKPR_a{a}": partial(metrics.tkpr_at_k, alpha=a) for a in (1, 2, 3)},
+    }
+    if name not in functions or not k.isdecimal():
+        names = [*(f"{known}@K" for known in functions), "ranking_loss", *WHOLE]
+        raise ValueError(f"no measure {measure!r}: choose one of {', '.join(names)}")
+    return functions[name](logits, targets, int(k), reduction="none")
+
+
+def paired_bootstrap(
+    first: np.ndarray,
+    second: np.ndarray,
+    *,
+    resamples: int,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> list[Comparison]:
+    """Compare the means of two methods on the same images, for several measures at once.
+
+    Args:
+        first: the values of method a, ``[N, M]``; NaN where a measure says nothing.
+        second: those of method b.
+        resamples: how often the images are drawn again; all measures see the same draws.
+        confidence: of the interval.
+        seed: of the draws.
+
+    >>> first, second = np.array([[1.0], [1], [1], [0]]), np.zeros((4, 1))
+    >>> paired_bootstrap(first, second, resamples=500)[0].difference
+    0.75
+    """
+    valid = ~(np.isnan(first) | np.isnan(second))
+    if not valid.any(axis=0).all():
+        raise ValueError("a measure says nothing about any image")
+    differences = np.where(valid, first - second, 0.0)
+    both = np.concatenate([differences, valid], axis=1)
+    size, rng = len(first), np.random.default_rng(seed)
+    chance = np.full(size, 1 / size)
+    sums = np.concatenate(
+        [
+            rng.multinomial(size, chance, min(RESAMPLES_AT_ONCE, resamples - start)) @ both
+            for start in range(0, resamples, RESAMPLES_AT_ONCE)
+        ]
+    )
+    totals, counts = np.split(sums, 2, axis=1)
+    drawn = totals / np.maximum(counts, 1)
+    means = [np.where(valid, part, 0.0).sum(axis=0) / valid.sum(axis=0) for part in (first, second)]
+    return [
+        _summary(one, other, column, confidence)
+        for one, other, column in zip(*means, drawn.T, strict=True)
+    ]
+
+
+def bootstrap_whole(
+    function: Callable[..., float],
+    first: np.ndarray,
+    second: np.ndarray,
+    targets: np.ndarray,
+    *,
+    resamples: int,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two methods on a measure of the whole set, computed anew on every draw.
+
+    Args:
+        function: of (logits, targets), such as the per-class mAP.
+        first: logits of method a, ``[N, C]``.
+        second: logits of method b.
+        targets: ``[N, C]``.
+        resamples: how often the images are drawn again.
+        confidence: of the interval.
+        seed: of the draws.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(resamples):
+        rows = rng.integers(len(targets), size=len(targets))
+        drawn.append(function(first[rows], targets[rows]) - function(second[rows], targets[rows]))
+    values = function(first, targets), function(second, targets)
+    return _summary(*values, np.array(drawn), confidence)
+
+
+def _summary(first: float, second: float, drawn: np.ndarray, confidence: float) -> Comparison:
+    """Interval and p-value from the differences in the draws; the data count as one draw more."""
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    reversed_share = min((drawn <= 0).sum() + 1, (drawn >= 0).sum() + 1) / (len(drawn) + 1)
+    p_value = min(1.0, 2 * reversed_share)
+    return Comparison(float(first), float(second), float(low), float(high), float(p_value))
+
+
+def compare(
+    first: Sequence[Path],
+    second: Sequence[Path],
+    measure: str,
+    *,
+    resamples: int | None = None,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two methods by the predictions of their finished runs.
+
+    Args:
+        first: run folders of method a, one per seed.
+        second: run folders of method b.
+        measure: any name that ``evaluate`` returns, with any K.
+        resamples: how often the images are drawn again; by default 2000, or 200 where the measure
+            has to be computed anew each time.
+        seed: of the draws.
+    """
+    ones, others = ([load_predictions(folder) for folder in part] for part in (first, second))
+    for stored, folder in zip([*ones, *others], [*first, *second], strict=True):
+        check_same_images(ones[0], stored, first[0], folder)
+    targets = ones[0]["targets"]
+    if measure in WHOLE:
+        if len(ones) != 1 or len(others) != 1:
+            raise ValueError(f"{measure} is no mean over images: compare one run with one run")
+        logits = ones[0]["logits"], others[0]["logits"]
+        draws = resamples or 200
+        return bootstrap_whole(WHOLE[measure], *logits, targets, resamples=draws, seed=seed)
+    means = [
+        np.mean([per_image(measure, stored["logits"], targets) for stored in part], axis=0)[:, None]
+        for part in (ones, others)
+    ]
+    return paired_bootstrap(*means, resamples=resamples or 2000, seed=seed)[0]
+
+
+def check_same_images(
+    one: dict[str, np.ndarray], other: dict[str, np.ndarray], folder: Path, other_folder: Path
+) -> None:
+    """Refuse to compare predictions for other images or other labels."""
+    for name in ("ids", "class_names", "targets"):
+        if not np.array_equal(one[name], other[name]):
+            raise ValueError(
+                f"{folder} and {other_folder} were not tested on the same images: "
+                f"their {name} differ"
+            )

@@ -1,0 +1,1 @@
+"""One run: its folder, its files, its command line."""

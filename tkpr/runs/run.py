@@ -1,0 +1,289 @@
+"""One run from its configuration to its folder: claim, build, train, write the results."""
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import TorchElasticEnvironment
+from lightning_fabric.strategies import DDPStrategy
+from omegaconf import DictConfig, OmegaConf
+from safetensors.torch import save
+from torch import nn
+
+from tkpr import atomic
+from tkpr.config import build, build_dataset, epochs_to_train
+from tkpr.data.assemble import TrainingData, assemble
+from tkpr.data.dataset import MultiLabelData
+from tkpr.data.images import ImageDataset
+from tkpr.metrics import count_empty
+from tkpr.runs.folder import InUse, claim, log_to
+from tkpr.runs.saved_model import model_facts
+from tkpr.training.preemption import on_sigterm
+from tkpr.training.seeding import seed_everything
+from tkpr.training.trainer import Trainer, measures
+
+log = logging.getLogger(__name__)
+
+
+def run(cfg: DictConfig) -> dict[str, Any] | None:
+    """Train in the run folder unless that is done already.
+
+    Returns:
+        What metrics.json holds; None on all processes but the first.
+
+    Raises:
+        InUse: where another process, or another group of them, is at work on the folder.
+    """
+    check(cfg)
+    folder = Path(cfg.run_dir)
+    fabric = launch(cfg)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(explain_lost_ranks(fabric))
+        claimed = stack.enter_context(claim(folder, cfg)) if fabric.is_global_zero else None
+        # the first process looks for all: others may see a shared file system later
+        claimed, finished = fabric.broadcast((claimed, (folder / "metrics.json").exists()))
+        if not claimed:
+            raise InUse(f"another process is training in {folder}: skipped")
+        if finished:
+            log.info("%s is finished: skipped", folder)
+            read = fabric.is_global_zero
+            return json.loads((folder / "metrics.json").read_text()) if read else None
+        if fabric.is_global_zero:
+            stack.enter_context(log_to(folder / "train.log"))
+        if fabric.world_size > 1 and fabric.is_global_zero:
+            log.info("%d processes share the work", fabric.world_size)
+        seed_everything(cfg.seed)
+        data = build_data(cfg, folder)
+        trainer = Trainer(cfg, fabric, data, build_model(cfg, data), folder)
+        check_against_data(trainer)
+        with on_sigterm(trainer.preemption.ask_to_stop):
+            trainer.fit()
+            logits = trainer.predict(data.test).numpy()
+        if fabric.is_global_zero:
+            return write_results(trainer, logits)
+    return None
+
+
+def launch(cfg: DictConfig) -> Fabric:
+    """Start the processes of a run, or join those that torchrun or Slurm has started."""
+    devices, nodes = cfg.trainer.devices, cfg.trainer.num_nodes
+    if TorchElasticEnvironment.detect():  # torchrun knows how many it has started
+        devices, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
+    elif devices != 1 and HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
+        raise ValueError(
+            f"a sweep with trainer.devices={devices} must be started by torchrun: "
+            f"torchrun --standalone --nproc-per-node={devices} train.py -m ..."
+        )
+    several = nodes > 1 or devices != 1
+    fabric = Fabric(
+        accelerator=cfg.trainer.accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy=DDPStrategy(timeout=timedelta(minutes=cfg.trainer.timeout_minutes))
+        if several
+        else "auto",
+        precision=cfg.trainer.precision,
+    )
+    fabric.launch()
+    if not fabric.is_global_zero:  # one process tells what all of them do; errors are told by each
+        logging.getLogger("tkpr").setLevel(logging.ERROR)
+    return fabric
+
+
+@contextlib.contextmanager
+def explain_lost_ranks(fabric: Fabric) -> Iterator[None]:
+    """Say in one line that another process of a run died or fell silent, where torch says more."""
+    try:
+        yield
+    except RuntimeError as error:
+        lost = ("Connection closed", "Connection reset", "Broken pipe", "Timed out", "timeout")
+        if fabric.world_size == 1 or not any(word in str(error) for word in lost):
+            raise
+        raise ConnectionError(
+            f"process {fabric.global_rank} of {fabric.world_size} has lost another one "
+            f"({str(error).strip().splitlines()[0]}): see that one's message; the same command "
+            "goes on from the last checkpoint"
+        ) from error
+
+
+def check(cfg: DictConfig) -> None:
+    """Refuse settings that contradict each other."""
+    if cfg.trainer.patience and not cfg.split.holdout:
+        raise ValueError(
+            "early stopping may not look at the test set: set split.holdout=0.2 as well, or "
+            "trainer.patience=null"
+        )
+    if cfg.trainer.stop_after is not None and cfg.trainer.stop_after < 1:
+        raise ValueError(
+            f"trainer.stop_after must be at least 1, or null; got {cfg.trainer.stop_after}"
+        )
+    epochs, warmup = epochs_to_train(cfg.trainer), cfg.trainer.warmup_epochs
+    if warmup >= epochs and cfg.warmup != cfg.loss:
+        raise ValueError(
+            f"trainer.warmup_epochs={warmup} leaves none of the {epochs} epochs to the main loss: "
+            "set fewer, or trainer.warmup_epochs=0"
+        )
+    if cfg.trainer.eval_weights == "ema" and not cfg.trainer.ema_decay:
+        raise ValueError("trainer.eval_weights=ema needs trainer.ema_decay, for instance 0.9997")
+    if cfg.trainer.eval_weights not in ("raw", "ema"):
+        raise ValueError(
+            f"trainer.eval_weights must be raw or ema; got {cfg.trainer.eval_weights!r}"
+        )
+
+
+def check_against_data(trainer: Trainer) -> None:
+    """Refuse settings that do not fit the data now, not after the first epoch or the warm-up."""
+    settings, classes = trainer.settings, len(trainer.data.class_names)
+    if max(settings.ks) > classes:
+        raise ValueError(
+            f"trainer.ks={settings.ks} asks for more labels than the {classes} of the data set: "
+            f"set for instance 'trainer.ks=[1,{classes}]'"
+        )
+    targets = torch.from_numpy(trainer.data.train_targets[:1]).float()
+    sample = (torch.zeros_like(targets), targets, torch.zeros(1, dtype=torch.long))
+    for name, loss in zip(("warmup", "loss"), trainer.losses, strict=True):
+        if name == "loss" or settings.warmup_epochs:
+            try:
+                loss.eval()(*trainer.fabric.to_device(sample))
+            except ValueError as error:
+                raise ValueError(f"{name} does not fit the data set: {error}") from error
+
+
+def build_data(
+    cfg: DictConfig, folder: Path | None = None, *, test_split: str = "test"
+) -> TrainingData:
+    """Load the data set and apply the labels, split and transforms of the configuration.
+
+    Args:
+        cfg: the whole configuration.
+        folder: the run folder, where what the learner may see is written down.
+        test_split: "train" tests on the training images.
+    """
+    data = build_dataset(cfg.dataset)
+    if test_split == "train":
+        data = MultiLabelData(data.class_names, data.train, data.train)
+    if cfg.split.limit:
+        data = data.limit(cfg.split.limit)
+    return assemble(
+        data,
+        labels=build(cfg.labels),
+        pipeline=build(cfg.transform),
+        holdout=cfg.split.holdout,
+        seed=cfg.seed,
+        run_dir=folder,
+        cache_dir=cfg.cache_dir,
+        on_error=cfg.dataset.get("on_error", "raise"),
+    )
+
+
+def build_model(cfg: DictConfig, data: TrainingData) -> nn.Module:
+    """Build the model for the inputs and classes of the data."""
+    model = cfg.model.copy()
+    if cfg.trainer.random_weights and "pretrained" in model:
+        model.pretrained = False
+    return build(model, facts=model_facts(input_shape(data), len(data.class_names)))
+
+
+def input_shape(data: TrainingData) -> tuple[int, ...]:
+    """The shape of one input as the network takes it."""
+    test = data.test
+    if isinstance(test, ImageDataset):
+        return 3, test.size, test.size
+    return tuple(test.inputs.shape[1:])
+
+
+def write_results(trainer: Trainer, logits: np.ndarray) -> dict[str, Any]:
+    """Write predictions, weights and, last of all, metrics.json, which marks a run as finished."""
+    cfg, data, folder = trainer.cfg, trainer.data, trainer.folder
+    readable = ~data.test.unreadable.numpy()
+    targets, ids = data.test.targets.numpy()[readable], np.array(data.test.ids)[readable]
+    logits, names = logits[readable], np.array(data.class_names)
+    unreadable = {
+        f"{name}_unreadable": int(part.unreadable.sum())
+        for name, part in (("train", data.train), ("test", data.test))
+    }
+    atomic.write(
+        folder / "predictions.npz",
+        lambda file: np.savez_compressed(
+            file, logits=logits, targets=targets, ids=ids, class_names=names
+        ),
+    )
+    source = (
+        trainer.ema.module if trainer.ema and cfg.trainer.eval_weights == "ema" else trainer.module
+    )
+    weights = {key: value.contiguous().cpu() for key, value in source.state_dict().items()}
+    about = {
+        "class_names": json.dumps(data.class_names),
+        "input_shape": json.dumps(input_shape(data)),
+        "config": OmegaConf.to_yaml(cfg, resolve=True),
+    }
+    atomic.write(folder / "model.safetensors", save(weights, about))
+    results = {
+        "metrics": measures(trainer.history[-1]),
+        "tested_on": "held-out training images" if cfg.split.holdout else "the official test set",
+        "weights": cfg.trainer.eval_weights,
+        "epochs": len(trainer.history),
+        "seconds": trainer.seconds(),
+        "processes": trainer.fabric.world_size,
+        "folder": str(folder),
+        "config": OmegaConf.to_container(cfg, resolve=True),
+        "overrides": list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],
+        "seed": cfg.seed,
+        "counts": data.counts
+        | unreadable
+        | {"test_" + k: v for k, v in count_empty(targets).items()},
+        "versions": versions(),
+        "commit": commit(),
+    }
+    atomic.write(folder / "metrics.json", json.dumps(results, indent=2))
+    return results
+
+
+def versions() -> dict[str, str]:
+    """The versions that a run depends on."""
+    packages = ("tkpr", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "hydra-core")
+    return {"python": platform.python_version()} | {name: version(name) for name in packages}
+
+
+def commit() -> str | None:
+    """The commit of the project's source, marked where files have changed since."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        done = subprocess.run(
+            [*git, "describe", "--always", "--abbrev=40", "--dirty"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):  # not a checkout, or no git: nothing to tell
+        return None
+    return done.stdout.strip()
+
+
+def table(metrics: Mapping[str, float]) -> str:
+    """Lay the measures out with one row per measure and one column per K.
+
+    >>> print(table({"P@1": 0.5, "P@3": 0.25, "mAP": 0.75}))
+                       @1      @3
+    P              0.5000  0.2500
+    mAP            0.7500
+    """
+    ks = sorted({int(name.split("@")[1]) for name in metrics if "@" in name})
+    lines = [f"{'':<13}" + "".join(f"{'@' + str(k):>8}" for k in ks)]
+    for name in dict.fromkeys(name.split("@")[0] for name in metrics if "@" in name):
+        lines.append(f"{name:<13}" + "".join(f"{metrics[f'{name}@{k}']:>8.4f}" for k in ks))
+    lines += [f"{name:<13}{value:>8.4f}" for name, value in metrics.items() if "@" not in name]
+    return "\n".join(lines)

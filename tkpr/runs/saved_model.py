@@ -1,0 +1,262 @@
+"""Finished runs: their settings, predictions and models, read without running foreign code."""
+
+import json
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+import numpy as np
+import torch
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+from tkpr.config import build
+from tkpr.data.assemble import loader
+from tkpr.data.files import read_arrays
+
+log = logging.getLogger(__name__)
+
+# What may be built for a file from others, by its full name. Whole packages would be too much: with
+# all of torch or torchvision, settings alone can import any module and call anything in it.
+NETWORKS = {
+    "tkpr.models.backbone.create",  # all that timm has
+    "tkpr.models.ccd.ccd",
+    "tkpr.models.efficientnet_lite0.create",
+}
+MODELS = NETWORKS | {"tkpr.models.heads.linear", "tkpr.models.heads.mlp", "tkpr.models.tiny.tiny"}
+DATA = {
+    *("tkpr.data.arff.load_arff", "tkpr.data.coco.load_coco", "tkpr.data.csv.load_csv"),
+    *("tkpr.data.features.load_features", "tkpr.data.mosaic.load_mosaic"),
+    *("tkpr.data.nuswide.load_nuswide", "tkpr.data.voc.load_voc"),
+    *(f"tkpr.data.labels.{name}" for name in ("full", "partial", "single_positive")),
+    *(f"tkpr.data.transforms.{name}" for name in ("asl", "none", "shift", "spml")),
+}
+# every weight comes from the file, whatever its settings say of other files and of the internet
+NO_OTHER_WEIGHTS: dict[str, Any] = {
+    "pretrained": False,
+    "pretrained_cfg": None,
+    "pretrained_cfg_overlay": None,
+    "checkpoint_path": None,
+    "cache_dir": None,
+}
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model with its weights, in evaluation mode, and what it was trained for.
+
+    Of the settings, the model, the data set, the labels and the transform may be built; the others
+    (loss, optimizer, ...) were not checked.
+    """
+
+    cfg: DictConfig
+    class_names: list[str]
+    model: nn.Module
+    input_shape: tuple[int, ...]
+
+
+def load_model(path: Path) -> TrainedModel:
+    """Rebuild the model of a run from its folder or from its model.safetensors alone."""
+    file = path / "model.safetensors" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"no weights at {file}: name a finished run's folder or its file")
+    try:
+        with safe_open(file, framework="pt") as opened:
+            about = opened.metadata() or {}
+        weights = load_file(file)
+    except SafetensorError as error:
+        raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
+    if "config" not in about:
+        raise ValueError(f"{file} was not written by train.py: it does not hold its settings")
+    cfg = read_settings(about["config"], file)
+    check_targets(cfg.get("model"), file, allowed=MODELS)
+    for group in ("dataset", "labels", "transform"):
+        if group in cfg:
+            check_targets(cfg[group], file)
+    class_names, shape = read_about(about, file)
+    others = NO_OTHER_WEIGHTS if cfg.model._target_ in NETWORKS else {}
+    try:
+        model = build(cfg.model, facts=model_facts(shape, len(class_names)), **others)
+        model.load_state_dict(weights)
+    except Exception as error:  # foreign settings and weights fail in as many ways as there are
+        raise ValueError(f"{file}: its model cannot be rebuilt: {first_line(error)}") from error
+    return TrainedModel(cfg, class_names, model.eval(), shape)
+
+
+def read_settings(text: str, source: Path) -> DictConfig:
+    """Return settings as they were stored, plain values only.
+
+    Args:
+        text: YAML, as train.py stores it.
+        source: where it comes from.
+    """
+    try:
+        depth = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            # references to references ..., and lists in lists ..., would take memory or time
+            if isinstance(event, yaml.AliasEvent) or depth > 20:
+                raise ValueError("they hold a reference, or more than 20 levels")
+        cfg = OmegaConf.create(text)
+        if not isinstance(cfg, DictConfig):
+            raise ValueError("they have no names")
+        check_plain(OmegaConf.to_container(cfg, resolve=False))
+    except Exception as error:  # broken and foreign text fails in many ways
+        raise ValueError(
+            f"{source} is refused: its settings cannot be used: {first_line(error)}"
+        ) from error
+    return cfg
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says first, or its name where it says nothing.
+
+    >>> first_line(ValueError("no weights")), first_line(AssertionError())
+    ('no weights', 'AssertionError()')
+    """
+    return (str(error).strip() or repr(error)).splitlines()[0]
+
+
+def read_about(about: dict[str, str], source: Path) -> tuple[list[str], tuple[int, ...]]:
+    """Return the class names and the shape of an input that are stored beside the weights."""
+    try:
+        names, shape = json.loads(about["class_names"]), json.loads(about["input_shape"])
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ValueError("class_names are not a list of names")
+        if not (isinstance(shape, list) and len(shape) in (1, 3) and all(map(is_count, shape))):
+            raise ValueError(f"input_shape is {shape}, not one or three positive numbers")
+    except (KeyError, ValueError, RecursionError) as error:
+        raise ValueError(f"{source} was not written by train.py: {error}") from error
+    return names, tuple(shape)
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value from a file is a whole number above 0.
+
+    >>> is_count(3), is_count(0), is_count(True), is_count("3")
+    (True, False, False, False)
+    """
+    return type(value) is int and value > 0
+
+
+def model_facts(input_shape: tuple[int, ...], num_classes: int) -> dict[str, Any]:
+    """What a model may ask to know: the number of classes and the size of its inputs."""
+    size = (
+        {"in_features": input_shape[0]}
+        if len(input_shape) == 1
+        else {"image_size": input_shape[-1]}
+    )
+    return {"num_classes": num_classes, **size}
+
+
+def check_targets(cfg: Any, source: Path, *, allowed: Collection[str] = DATA) -> None:
+    """Refuse settings that would build anything but one of ``allowed``, from plain values.
+
+    Args:
+        cfg: the settings of one object as they were stored.
+        source: where they come from.
+        allowed: the objects that may be built.
+
+    >>> check_targets({"_target_": "torch.hub.load"}, Path("model.safetensors"))
+    Traceback (most recent call last):
+    ValueError: model.safetensors is refused: its settings name the foreign object torch.hub.load;
+    tkpr/runs/saved_model.py lists what files may ask for
+    """
+    tree: Any = OmegaConf.to_container(cfg, resolve=False) if OmegaConf.is_config(cfg) else cfg
+    name = tree.get("_target_") if isinstance(tree, dict) else tree
+    if not isinstance(name, str) or name not in allowed:
+        raise ValueError(
+            f"{source} is refused: its settings name the foreign object {name}; "
+            "tkpr/runs/saved_model.py lists what files may ask for"
+        )
+    # all that Hydra understands begins with _; a function of labels waits for the labels
+    own = ("_target_", "_partial_") if name.startswith("tkpr.data.labels.") else ("_target_",)
+    try:
+        check_plain({key: value for key, value in tree.items() if key not in own}, forbidden="_")
+    except ValueError as error:
+        raise ValueError(f"{source} is refused: its settings cannot be used: {error}") from error
+
+
+def check_plain(tree: Any, *, forbidden: str | None = None) -> None:
+    """Refuse formulas, which OmegaConf would replace by what they stand for, at any depth.
+
+    Args:
+        tree: nested settings.
+        forbidden: refuse keys that begin so as well.
+
+    >>> check_plain({"sizes": [8, "${oc.env:HOME}"]})
+    Traceback (most recent call last):
+    ValueError: they hold the formula ${oc.env:HOME}
+    """
+    if isinstance(tree, dict):
+        for key in tree:
+            if forbidden and str(key).startswith(forbidden):
+                raise ValueError(f"they hold the key {key}")
+        tree = [*tree, *tree.values()]
+    if isinstance(tree, list):
+        for part in tree:
+            check_plain(part, forbidden=forbidden)
+    elif isinstance(tree, str) and ("${" in tree or tree == "???"):
+        raise ValueError(f"they hold the formula {tree}")
+
+
+def load_predictions(folder: Path) -> dict[str, np.ndarray]:
+    """Return logits, targets, ids and class_names of a finished run's test set."""
+    file = folder / "predictions.npz"
+    if not file.is_file():
+        raise FileNotFoundError(f"no {file}: {folder} is not the folder of a finished run")
+    try:
+        names = ["logits", "targets", "ids", "class_names"]
+        stored = read_arrays(file, names)
+        return {name: stored[name] for name in names}
+    except Exception as error:  # truncated archives, foreign ones, pickles
+        raise ValueError(f"{file} cannot be read as predictions: {error}") from error
+
+
+def reconfigure(cfg: DictConfig, configs: Path, overrides: list[str]) -> DictConfig:
+    """Return the settings of a run with another data set, transform or split.
+
+    Args:
+        cfg: the stored settings.
+        configs: the folder of the configuration.
+        overrides: words as for train.py, such as ``dataset=voc2012 dataset.root=/data``.
+    """
+    with hydra.initialize_config_dir(str(configs), version_base="1.3"):
+        composed = hydra.compose("train", overrides)
+    for group in ("dataset", "labels", "transform", "split"):
+        if any(word.lstrip("+").startswith((f"{group}=", f"{group}.")) for word in overrides):
+            cfg[group] = composed[group]
+    return cfg
+
+
+@torch.inference_mode()
+def predict(
+    model: nn.Module, dataset: Any, finish: nn.Module, *, batch_size: int, device: str
+) -> np.ndarray:
+    """Return fp32 logits ``[N, C]`` of a data set's samples, in order, but for unreadable ones.
+
+    Args:
+        model: in evaluation mode.
+        dataset: as :func:`tkpr.data.assemble.assemble` makes it; what it cannot read is logged.
+        finish: from a batch of the data set to one that the model takes.
+        batch_size: samples at a time.
+        device: where to compute.
+    """
+    model.to(device)
+    rows = [
+        model(finish(inputs.to(device)).contiguous()).float().cpu()
+        for inputs, _, _ in loader(dataset, batch_size=batch_size)
+        if len(inputs)
+    ]
+    for row in dataset.unreadable.nonzero().flatten().tolist():
+        log.warning("left out, because it cannot be read: %s", dataset.ids[row])
+    if not rows:
+        raise ValueError(f"not one of the {len(dataset)} images can be read")
+    return torch.cat(rows).numpy()

@@ -1,0 +1,1 @@
+"""Training: the loop of Algorithm 1 and what it needs."""
