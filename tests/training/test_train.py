@@ -76,6 +76,7 @@ MODELS = {
     "vit_small": ["model.model_name=vit_tiny_patch16_224"],
     "ccd": ["model.model_name=resnet18", "model.context_epochs=1", "trainer.epochs=2"],
     "timm": ["model.model_name=mobilenetv3_small_050"],
+    "boostlu": ["model.model_name=resnet18", "loss=ll_cp", "labels=single_positive"],
 }
 
 

@@ -42,6 +42,8 @@ class LargeLoss(nn.Module):
         delta_rel: what the clean rate loses per epoch; the paper tries 0.001 to 0.005.
         num_samples: the size of the training set, needed for "correct_permanently".
         num_classes: C, needed for "correct_permanently".
+        keep_last: let "correct_permanently" keep all entries with u >= th, as BoostLU's code does;
+            no other scheme is concerned.
         cli_bug: compute LL-Cp as the original's command line does; no other scheme is concerned.
         reduction: "mean" or "sum" over all B C entries; the original takes the mean.
 
@@ -63,6 +65,7 @@ class LargeLoss(nn.Module):
         delta_rel: float = 0.002,
         num_samples: int | None = None,
         num_classes: int | None = None,
+        keep_last: bool = False,
         cli_bug: bool = False,
         reduction: str = "mean",
     ) -> None:
@@ -70,6 +73,7 @@ class LargeLoss(nn.Module):
         choose(scheme, SCHEMES, "scheme")
         self.reject = scheme == "reject"
         self.permanent = scheme == "correct_permanently" and not cli_bug
+        self.keep_last = keep_last
         self.delta_rel = delta_rel
         self.reduction = choose(reduction, REDUCTIONS, "reduction")
         self.clean_rate = 1.0
@@ -122,7 +126,8 @@ class LargeLoss(nn.Module):
         suspicion = negative.detach().masked_fill(observed, 0)
         threshold = suspicion.flatten().topk(k).values[-1]
         if self.permanent and self.training and index is not None:
-            rows, columns = torch.nonzero(suspicion > threshold, as_tuple=True)
+            kept = suspicion >= threshold if self.keep_last else suspicion > threshold
+            rows, columns = torch.nonzero(kept, as_tuple=True)
             self.corrections[index[rows], columns] = True
         opposite = torch.where(observed, negative, positive)
         replacement = torch.zeros_like(entries) if self.reject else opposite

@@ -56,6 +56,44 @@ def create(
         ) from error
 
 
+def feature_map(backbone: nn.Module, images: Tensor) -> Tensor:
+    """Return the last map of a backbone without pooling, with the channels first.
+
+    Args:
+        backbone: a timm model created with ``num_classes=0, global_pool=""``.
+        images: ``[B, 3, H, W]``.
+
+    Returns:
+        ``[B, D, H, W]``, or ``[B, D, L]`` of a transformer's tokens without the class token and its
+        like.
+
+    >>> backbone = create("resnet18", 0, pretrained=False, global_pool="")
+    >>> feature_map(backbone, torch.zeros(1, 3, 64, 64)).shape
+    torch.Size([1, 512, 2, 2])
+    """
+    features = backbone(images)
+    if features.ndim < 3:
+        raise ValueError(
+            f"the backbone must give features before pooling; got {tuple(features.shape)}: "
+            'create it with num_classes=0, global_pool=""'
+        )
+    if features.ndim == 3:
+        return features[:, getattr(backbone, "num_prefix_tokens", 0) :].mT
+    if getattr(backbone, "output_fmt", "NCHW") == "NHWC":
+        return features.permute(0, 3, 1, 2)
+    return features
+
+
+def map_channels(backbone: Any) -> int:
+    """Return D, the channels of :func:`feature_map`.
+
+    >>> map_channels(create("resnet18", 0, pretrained=False, global_pool=""))
+    512
+    """
+    # a layer that timm keeps between map and classifier (MobileNet) has a width of its own
+    return getattr(backbone, "head_hidden_size", backbone.num_features)
+
+
 def read_weights(file: Path) -> Mapping[str, Tensor]:
     """Read a state dict; a file that would run code is refused."""
     if not file.is_file():

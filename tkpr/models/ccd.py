@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tkpr.models.backbone import create
+from tkpr.models.backbone import create, feature_map, map_channels
 
 
 class InterventionalClassifier(nn.Module):
@@ -161,21 +161,8 @@ class CCD(nn.Module):
         self.context_epochs = context_epochs
 
     def feature_map(self, images: Tensor) -> Tensor:
-        """Return features with the channels first, ``[B, D, H, W]`` or ``[B, D, L]`` for tokens.
-
-        Of a transformer's tokens, the class token and its like are left out.
-        """
-        features = self.backbone(images)
-        if features.ndim < 3:
-            raise ValueError(
-                f"the backbone must give features before pooling; got {tuple(features.shape)}: "
-                'create it with num_classes=0, global_pool=""'
-            )
-        if features.ndim == 3:
-            return features[:, getattr(self.backbone, "num_prefix_tokens", 0) :].mT
-        if getattr(self.backbone, "output_fmt", "NCHW") == "NHWC":
-            return features.permute(0, 3, 1, 2)
-        return features
+        """Return features with the channels first, ``[B, D, H, W]`` or ``[B, D, L]`` for tokens."""
+        return feature_map(self.backbone, images)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of the head's stage, ``[B, C]``."""
@@ -239,7 +226,6 @@ def ccd(model_name: str, num_classes: int, *, context_epochs: int, **options: An
     >>> ccd("resnet18", 5, context_epochs=6, pretrained=False).head.memory.shape
     torch.Size([5, 512])
     """
-    backbone: Any = create(model_name, 0, global_pool="", **options)
-    # a layer that timm keeps between map and classifier (MobileNet) has a width of its own
-    in_features = getattr(backbone, "head_hidden_size", backbone.num_features)
-    return CCD(backbone, CCDHead(in_features, num_classes), context_epochs=context_epochs)
+    backbone = create(model_name, 0, global_pool="", **options)
+    head = CCDHead(map_channels(backbone), num_classes)
+    return CCD(backbone, head, context_epochs=context_epochs)

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 # all of torch or torchvision, settings alone can import any module and call anything in it.
 NETWORKS = {
     "tkpr.models.backbone.create",  # all that timm has
+    "tkpr.models.boostlu.boostlu",
     "tkpr.models.ccd.ccd",
     "tkpr.models.efficientnet_lite0.create",
 }
