@@ -52,11 +52,11 @@ class Instead:
 
 
 INSTALLS = Instead(
-    "installs packages", in_ci='pip install --quiet --editable ".[dev,efficientnet]"'
+    "installs packages", in_ci='pip install --quiet --editable ".[dev,efficientnet,sweep,export]"'
 )
 LONG = Instead("takes long; these tests are run by themselves")
 INSTEAD = {
-    "python3 -m venv .venv": Instead("installs packages", in_ci="python3 -m venv"),
+    "python3 -m venv .venv": Instead("installs packages", in_ci="-m venv"),
     ".venv/bin/pip install -e .": INSTALLS,
     ".venv/bin/pip install -e '.[dev,efficientnet]'": INSTALLS,
     "pip install -e '.[export]'": INSTALLS,
