@@ -25,7 +25,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     arguments = parser.parse_args()
 
-    from tkpr.reporting.results import LOWER_IS_BETTER, MEASURES, one_experiment
+    from tkpr.metrics import lower_is_better, measure_names
+    from tkpr.reporting.results import one_experiment
     from tkpr.reporting.significance import compare
 
     first, second = one_experiment(arguments.run_a), one_experiment(arguments.run_b)
@@ -33,7 +34,7 @@ def main() -> None:
     print(f"B: {arguments.run_b} ({len(second)} run{'s' * (len(second) > 1)})\n")
     head = f"{'measure':<14}{'A':>9}{'B':>9}{'A - B':>10}{'95 % interval':>22}{'p':>8}"
     print(head)
-    for measure in arguments.measures or MEASURES:
+    for measure in arguments.measures or measure_names(scopes=["image"]):
         told = compare(
             [run.folder for run in first],
             [run.folder for run in second],
@@ -42,7 +43,7 @@ def main() -> None:
             seed=arguments.seed,
         )
         interval = f"[{told.low:+.4f}, {told.high:+.4f}]"
-        gain = -told.difference if measure in LOWER_IS_BETTER else told.difference
+        gain = -told.difference if lower_is_better(measure) else told.difference
         verdict = "" if told.p_value >= 0.05 else "  A better" if gain > 0 else "  B better"
         print(
             f"{measure:<14}{told.first:9.4f}{told.second:9.4f}{told.difference:+10.4f}"

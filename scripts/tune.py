@@ -159,7 +159,7 @@ def scores(run: "PlannedRun", grid: dict[str, list[str]], arguments: argparse.Na
 
 def best(run: "PlannedRun", grid: dict[str, list[str]], arguments: argparse.Namespace) -> list[str]:
     """The words of the combination that is best on the held-out part."""
-    from tkpr.reporting.results import LOWER_IS_BETTER
+    from tkpr.metrics import lower_is_better
 
     found, scored = scores(run, grid, arguments), []
     for values, numbers in combinations(grid).items():
@@ -169,7 +169,7 @@ def best(run: "PlannedRun", grid: dict[str, list[str]], arguments: argparse.Name
                 f"no finished search of {run.method} with {told} in {arguments.runs}"
             )
         scored.append((found[numbers], values))
-    sign = -1 if arguments.monitor in LOWER_IS_BETTER else 1
+    sign = -1 if lower_is_better(arguments.monitor) else 1
     value, values = max(scored, key=lambda pair: sign * pair[0])  # the first among equals
     words = [f"{name}={value}" for name, value in zip(grid, values, strict=True)]
     print(f"{run.method}: {' '.join(words)}  {arguments.monitor} {value:.4f} held out", flush=True)

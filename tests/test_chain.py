@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tkpr.reporting.results import MEASURES
+from tkpr.metrics import measure_names
 
 ROOT = Path(__file__).parents[1]
+MEASURES = measure_names(scopes=["image"])
 TABLE = "voc2007_mlc_ranking_resnet101"
 SHORT = ["budget=smoke", "split.limit=40", "trainer.epochs=3"]
 # a few rows of each experiment that a figure of the paper shows

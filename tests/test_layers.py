@@ -71,7 +71,8 @@ def test_losses_and_measures_load_no_framework(module):
 
 def test_results_are_read_without_the_trainer():
     code = (
-        "import sys, tkpr.reporting.results; print('timm' in sys.modules, 'torch' in sys.modules)"
+        "import sys, tkpr.reporting.results; "
+        "print('timm' in sys.modules, 'lightning_fabric' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT

@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.losses.golden import golden
-from tkpr import metrics
+from tkpr import metrics, ranking
 
 KEYS = [
     *(f"{name}@{k}" for name in ("P", "R", "mAP", "NDCG") for k in (3, 5)),
@@ -299,7 +299,7 @@ def test_evaluate_agrees_with_the_single_functions_for_tensors_and_arrays(monkey
         for k in (3, 5):
             assert whole[f"{name}@{k}"] == measure(scores, targets, k)
     assert whole["ranking_loss"] == metrics.ranking_loss(scores, targets)
-    monkeypatch.setattr(metrics, "CHUNK", 5 * 8)
+    monkeypatch.setattr(ranking, "CHUNK", 5 * 8)
     assert metrics.evaluate(scores, targets) == whole
 
 
@@ -376,7 +376,7 @@ class LargestNew(TorchDispatchMode):
 
 @pytest.mark.parametrize("ties", ["worst", "average"])
 def test_memory_does_not_grow_with_the_data(monkeypatch, ties):
-    monkeypatch.setattr(metrics, "CHUNK", 2000)
+    monkeypatch.setattr(ranking, "CHUNK", 2000)
     scores = torch.randn(900, 60, generator=torch.Generator().manual_seed(0))
     targets = (scores > 1).to(torch.uint8)
     with LargestNew(scores, targets) as largest:
@@ -395,7 +395,7 @@ def test_any_type_of_scores_and_targets(dtype):
 
 @pytest.mark.parametrize("wrong", [-1.0, 0.5, 2.0, np.nan, np.inf])
 def test_a_wrong_target_is_found_in_any_chunk(monkeypatch, wrong):
-    monkeypatch.setattr(metrics, "CHUNK", 6)
+    monkeypatch.setattr(ranking, "CHUNK", 6)
     scores, targets = np.zeros((9, 3)), np.zeros((9, 3))
     targets[7, 1] = wrong
     with pytest.raises(ValueError, match=f"targets must hold only 0 and 1; got {wrong:.6g}"):
@@ -403,7 +403,7 @@ def test_a_wrong_target_is_found_in_any_chunk(monkeypatch, wrong):
 
 
 def test_a_score_that_is_not_finite_is_named_by_its_place(monkeypatch):
-    monkeypatch.setattr(metrics, "CHUNK", 6)
+    monkeypatch.setattr(ranking, "CHUNK", 6)
     scores = np.zeros((9, 3))
     scores[7, 1] = -np.inf
     for measure in (metrics.ranking_loss, metrics.mean_average_precision):
@@ -419,3 +419,43 @@ def test_one_row_without_its_brackets_is_refused_before_it_is_turned():
             warnings.simplefilter("error")
             with pytest.raises(ValueError, match=r"must (be \[B, C\]|have the shape)"):
                 metrics.mean_average_precision(scores, targets)
+
+
+def test_the_table_holds_what_evaluate_returns():
+    scores, targets = np.random.default_rng(0).normal(size=(6, 8)), np.eye(6, 8, dtype=int)
+    values = metrics.evaluate(scores, targets)
+    assert list(values) == metrics.measure_names() == KEYS
+    for name, value in values.items():
+        assert metrics.evaluate_one(name, scores, targets) == pytest.approx(value, rel=1e-12)
+        entry, _ = metrics.find_measure(name)
+        if entry.scope == "image":
+            assert np.nanmean(metrics.per_image(name, scores, targets)) == pytest.approx(value)
+        else:
+            with pytest.raises(ValueError, match=f"{name} is no mean over images: choose one of"):
+                metrics.per_image(name, scores, targets)
+    assert [name for name in KEYS if metrics.lower_is_better(name)] == ["ranking_loss"]
+    assert metrics.lower_is_better("train_loss")
+
+
+def test_a_new_measure_is_one_entry(monkeypatch):
+    first = metrics.Measure("first@K", "image", lambda top, k: top.relevance[:, 0], "first@K")
+    worst = metrics.Measure("worst", "class", metrics.MEASURES["mAP"].function, "worst class")
+    monkeypatch.setitem(metrics.MEASURES, "first@K", first)
+    monkeypatch.setitem(metrics.MEASURES, "worst", worst)
+    values = metrics.evaluate(np.array([[2.0, 1.0, 0.0]]), np.array([[1, 0, 0]]), [2])
+    assert values["first@2"] == 1.0
+    assert values["worst"] == values["mAP"]
+    assert metrics.measure_names([2], ["image"])[-1] == "first@2"
+
+
+@pytest.mark.parametrize("name", ["mAP@", "mAP@0", "mAP@-1", "mAP@x", "nothing", "OF1@3", "P"])
+def test_an_unknown_measure_is_named(name):
+    with pytest.raises(ValueError, match=r"no measure '.*': choose one of P@K, R@K"):
+        metrics.find_measure(name)
+    with pytest.raises(ValueError, match="no measure"):
+        metrics.lower_is_better(name)
+
+
+def test_training_quantities_are_not_measured():
+    with pytest.raises(ValueError, match="train_loss is a number of the training loop"):
+        metrics.evaluate_one("train_loss", np.eye(2), np.eye(2, dtype=int))

@@ -4,12 +4,17 @@ Asm. 2 of the paper lets every tie go wrong: among equal scores the irrelevant l
 The outcome depends on the scores alone, never on the order of rows or columns.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+Array = Tensor | np.ndarray
+# scores ranked at once: a working set of some tens of megabytes
+CHUNK = 2**20
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,49 @@ def rank(scores: Tensor, targets: Tensor, *, ties: str = "worst") -> Ranking:
     order = torch.arange(1, width + 1, dtype=torch.float64)
     relevance = (order <= num_relevant.unsqueeze(1)).double()
     return Ranking(above + order, relevance, relevance * order, num_relevant.double(), num_classes)
+
+
+def check_matrices(scores: Array, targets: Array, *ks: int | None) -> tuple[Tensor, Tensor]:
+    """Check shapes and values; return both as CPU tensors, the scores in floating point."""
+    scores, targets = torch.as_tensor(scores).detach().cpu(), torch.as_tensor(targets).cpu()
+    if scores.ndim != 2 or 0 in scores.shape:
+        raise ValueError(f"scores must be [B, C] and not empty; got {tuple(scores.shape)}")
+    if targets.shape != scores.shape:
+        raise ValueError(
+            f"targets must have the shape of scores, {tuple(scores.shape)}; "
+            f"got {tuple(targets.shape)}"
+        )
+    for k in ks:
+        if k is not None and (not isinstance(k, int | np.integer) or not 1 <= k <= scores.shape[1]):
+            raise ValueError(f"k must be an integer from 1 to {scores.shape[1]}; got {k!r}")
+    for chunk in chunks(scores):
+        lowest, highest = scores[chunk].aminmax()
+        if not (lowest.isfinite() and highest.isfinite()):
+            row, column = (~scores[chunk].isfinite()).nonzero()[0].tolist()
+            value = scores[chunk][row, column].item()
+            raise ValueError(
+                f"scores must be finite; got {value} in row {chunk.start + row}, column {column}"
+            )
+        labels = targets[chunk]
+        lowest, highest = labels.aminmax()
+        whole = not labels.is_floating_point() or not labels.frac().any()
+        if not (whole and lowest >= 0 and highest <= 1):
+            wrong = labels[(labels != 0) & (labels != 1)][0].item()
+            raise ValueError(f"targets must hold only 0 and 1; got {wrong:.6g}")
+    return scores if scores.is_floating_point() else scores.double(), targets
+
+
+def rankings(scores: Tensor, targets: Tensor, ties: str) -> Iterator[Ranking]:
+    """Rank the rows chunk by chunk, so that memory stays small."""
+    for chunk in chunks(scores):
+        part = scores[chunk].to(torch.promote_types(scores.dtype, torch.float32)).contiguous()
+        yield rank(part, targets[chunk].bool().contiguous(), ties=ties)
+
+
+def chunks(matrix: Tensor) -> Iterator[slice]:
+    """Split a matrix into slices of rows."""
+    rows = max(1, CHUNK // matrix.shape[1])
+    return (slice(start, start + rows) for start in range(0, len(matrix), rows))
 
 
 def _sort_(values: Tensor) -> Tensor:

@@ -12,8 +12,10 @@ import torch
 
 from tests.fake_runs import write_run
 from tkpr.losses import TKPR
+from tkpr.metrics import measure_names
 from tkpr.reporting import results
-from tkpr.reporting.results import MEASURES
+
+MEASURES = measure_names(scopes=["image"])
 
 TABLE = "voc2012_mlml_ranking_resnet50"
 HASHES = {  # of the files with the paper's numbers

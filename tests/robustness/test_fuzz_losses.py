@@ -202,8 +202,7 @@ MEASURES = sorted(
     name
     for name, function in vars(metrics).items()
     if inspect.isfunction(function)
-    and function.__module__ == "tkpr.metrics"
-    and not name.startswith("_")
+    and "measure" not in inspect.signature(function).parameters
     and {"scores", "targets"} <= inspect.signature(function).parameters.keys()
 )
 

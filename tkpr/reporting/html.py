@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from matplotlib.figure import Figure
 
+from tkpr.metrics import title as measure_title
 from tkpr.reporting import tables
 from tkpr.reporting.figures import cases, consistency, ranks, sensitivity
 from tkpr.reporting.figures.style import shown
@@ -166,9 +167,10 @@ def draw_figures(table: str, runs: Sequence[Run]) -> list[tuple[str, Figure]]:
             chosen = cases.choose(one, losses=losses)
             what = "smallest" if losses else "largest"
             caption = (
-                f"The images with the {what} gain of {shown(keep)}: its {shown(cases.MEASURE)} "
-                "minus the highest value among the competitors shown; among equals those with more "
-                "labels, then by id. Right labels are green and ticked (as Fig. 9 and 10)."
+                f"The images with the {what} gain of {shown(keep)}: its "
+                f"{measure_title(cases.MEASURE)} minus the highest value among the competitors "
+                "shown; among equals those with more labels, then by id. Right labels are green "
+                "and ticked (as Fig. 9 and 10)."
             )
             drawn.append((caption, cases.draw(chosen, images, list(one))))
     return drawn

@@ -10,13 +10,8 @@ from typing import Any
 import pandas as pd
 
 from tkpr.config import experiment_settings
+from tkpr.metrics import lower_is_better, measure_names
 
-MEASURES = [
-    *("P@3", "P@5", "R@3", "R@5", "mAP@3", "mAP@5", "NDCG@3", "NDCG@5"),
-    *("TKPR_a1@3", "TKPR_a1@5", "TKPR_a2@3", "TKPR_a2@5", "TKPR_a3@3", "TKPR_a3@5"),
-    "ranking_loss",
-]
-LOWER_IS_BETTER = {"ranking_loss"}
 PAPER = files("tkpr.reporting") / "paper"
 
 
@@ -158,17 +153,20 @@ def _difference(group: list[Run], groups: list[list[Run]]) -> str:
     return ", ".join(f"{key}={group[0].settings.get(key)}" for key in told)
 
 
-def averages(rows: dict[str, list[Run]], measures: Sequence[str] = MEASURES) -> pd.DataFrame:
+def averages(rows: dict[str, list[Run]], measures: Sequence[str] | None = None) -> pd.DataFrame:
     """Mean over the seeds, a line per row, NaN where a row was not run."""
     return _aggregate(rows, measures, lambda frame: frame.mean())
 
 
-def deviations(rows: dict[str, list[Run]], measures: Sequence[str] = MEASURES) -> pd.DataFrame:
+def deviations(rows: dict[str, list[Run]], measures: Sequence[str] | None = None) -> pd.DataFrame:
     """Standard deviation over the seeds (divided by n - 1), NaN where there are not two."""
     return _aggregate(rows, measures, lambda frame: frame.std(ddof=1))
 
 
-def _aggregate(rows: dict[str, list[Run]], measures: Sequence[str], function: Any) -> pd.DataFrame:
+def _aggregate(
+    rows: dict[str, list[Run]], measures: Sequence[str] | None, function: Any
+) -> pd.DataFrame:
+    measures = measures or measure_names(scopes=["image"])
     lines = {
         name: function(
             pd.DataFrame([run.metrics for run in group], columns=list(measures), dtype=float)
@@ -197,7 +195,7 @@ def places(values: pd.DataFrame) -> pd.DataFrame:
     2  2.0           2.0
     """
     ranks = {
-        name: column.rank(method="dense", ascending=name in LOWER_IS_BETTER)
+        name: column.rank(method="dense", ascending=lower_is_better(str(name)))
         for name, column in values.items()
     }
     frame = pd.DataFrame(ranks, index=values.index)
@@ -208,7 +206,7 @@ def best_competitors(values: pd.DataFrame) -> pd.Series:
     """The row that is best on each measure among those that are not TKPR; NaN if none was run."""
     theirs = values[[not is_ours(str(name)) for name in values.index]]
     best = {
-        name: (column.idxmin() if name in LOWER_IS_BETTER else column.idxmax())
+        name: (column.idxmin() if lower_is_better(str(name)) else column.idxmax())
         if column.notna().any()
         else None
         for name, column in theirs.items()
@@ -233,7 +231,7 @@ def table_names() -> list[str]:
 
 
 def paper_table(name: str) -> pd.DataFrame:
-    """The paper's numbers of a table: a line per method, a column per measure.
+    """The paper's numbers of a table: a line per method, a column per measure, NaN if not printed.
 
     >>> paper_table("coco_mlc_ranking_resnet101").loc["TKPR_a2", "mAP@3"]
     np.float64(0.752)
@@ -241,7 +239,8 @@ def paper_table(name: str) -> pd.DataFrame:
     if name not in table_names():
         raise ValueError(f"no table {name!r}: choose one of {', '.join(table_names())}")
     with (PAPER / f"{name}.csv").open() as file:
-        return pd.read_csv(file, index_col="method")[MEASURES]
+        printed = pd.read_csv(file, index_col="method")
+    return printed.reindex(columns=measure_names(scopes=["image"]))
 
 
 def paper_digits(name: str) -> dict[str, int]:
@@ -252,7 +251,7 @@ def paper_digits(name: str) -> dict[str, int]:
     """
     with (PAPER / f"{name}.csv").open() as file:
         printed = pd.read_csv(file, index_col="method", dtype=str)
-    return {m: int(printed[m].str.partition(".")[2].str.len().max()) for m in MEASURES}
+    return {m: int(printed[m].str.partition(".")[2].str.len().max()) for m in printed.columns}
 
 
 def paper_efficiency() -> pd.DataFrame:

@@ -9,19 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from tkpr import metrics
+from tkpr.metrics import evaluate_one, find_measure, per_image
 from tkpr.runs.saved_model import load_predictions
 
 RESAMPLES_AT_ONCE = 100
-WHOLE: dict[str, Callable[..., float]] = {
-    "mAP": metrics.mean_average_precision,
-    "CF1": metrics.class_f1,
-    "OF1": metrics.overall_f1,
-}
 
 
 @dataclass(frozen=True)
@@ -46,33 +40,6 @@ class Comparison:
     def difference(self) -> float:
         """The value of a minus that of b."""
         return self.first - self.second
-
-
-def per_image(measure: str, logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """A measure of the tables on each image, NaN where it says nothing.
-
-    Args:
-        measure: a name such as mAP@3, TKPR_a2@5 or ranking_loss.
-        logits: ``[N, C]``.
-        targets: ``[N, C]``.
-
-    >>> per_image("P@1", np.array([[2.0, 1.0], [2.0, 1.0]]), np.array([[1, 0], [0, 1]]))
-    array([1., 0.])
-    """
-    if measure == "ranking_loss":
-        return metrics.ranking_loss(logits, targets, reduction="none")
-    name, _, k = measure.partition("@")
-    functions: dict[str, Callable[..., Any]] = {
-        "P": metrics.precision_at_k,
-        "R": metrics.recall_at_k,
-        "mAP": metrics.average_precision_at_k,
-        "NDCG": metrics.ndcg_at_k,
-        **{f"TKPR_a{a}": partial(metrics.tkpr_at_k, alpha=a) for a in (1, 2, 3)},
-    }
-    if name not in functions or not k.isdecimal():
-        names = [*(f"{known}@K" for known in functions), "ranking_loss", *WHOLE]
-        raise ValueError(f"no measure {measure!r}: choose one of {', '.join(names)}")
-    return functions[name](logits, targets, int(k), reduction="none")
 
 
 def paired_bootstrap(
@@ -178,12 +145,12 @@ def compare(
     for stored, folder in zip([*ones, *others], [*first, *second], strict=True):
         check_same_images(ones[0], stored, first[0], folder)
     targets = ones[0]["targets"]
-    if measure in WHOLE:
+    if find_measure(measure)[0].scope != "image":
         if len(ones) != 1 or len(others) != 1:
             raise ValueError(f"{measure} is no mean over images: compare one run with one run")
         logits = ones[0]["logits"], others[0]["logits"]
-        draws = resamples or 200
-        return bootstrap_whole(WHOLE[measure], *logits, targets, resamples=draws, seed=seed)
+        draws, whole = resamples or 200, partial(evaluate_one, measure)
+        return bootstrap_whole(whole, *logits, targets, resamples=draws, seed=seed)
     means = [
         np.mean([per_image(measure, stored["logits"], targets) for stored in part], axis=0)[:, None]
         for part in (ones, others)

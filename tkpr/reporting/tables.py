@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 from pandas.io.formats.style import Styler
 
+from tkpr.metrics import find_measure, lower_is_better, per_image
 from tkpr.reporting import results
-from tkpr.reporting.results import MEASURES, Run
-from tkpr.reporting.significance import check_same_images, paired_bootstrap, per_image
+from tkpr.reporting.results import Run
+from tkpr.reporting.significance import check_same_images, paired_bootstrap
 from tkpr.runs.plan import UNSUPPORTED_ROWS
 from tkpr.runs.saved_model import load_predictions
 
@@ -124,7 +125,7 @@ def significance_marks(rows: dict[str, list[Run]], mean: pd.DataFrame) -> pd.Dat
         compared = paired_bootstrap(mine, theirs, resamples=RESAMPLES)
         for measure, told in zip(measures, compared, strict=True):
             if told.p_value < LEVEL:
-                gain = -told.difference if measure in results.LOWER_IS_BETTER else told.difference
+                gain = -told.difference if lower_is_better(measure) else told.difference
                 marks.loc[row, measure] = BETTER if gain > 0 else WORSE
     return marks
 
@@ -144,12 +145,12 @@ def cell_texts(table: Table) -> pd.DataFrame:
 
 
 def number(value: float, measure: str, *, digits: int | None = None, sign: bool = False) -> str:
-    """Write a value with three digits after the point, the ranking loss with four, or as told.
+    """Write a value with the digits of its measure, or with ``digits``.
 
     >>> number(0.66651, "mAP@3"), number(0.01234, "ranking_loss"), number(0.5, "P@3", sign=True)
     ('0.667', '0.0123', '+0.500')
     """
-    digits = digits or (4 if measure == "ranking_loss" else 3)
+    digits = digits or find_measure(measure)[0].digits
     return f"{value:{'+' if sign else ''}.{digits}f}"
 
 
@@ -255,21 +256,20 @@ def to_page(table: Table, *, paper: bool = False) -> str:
 def to_latex(table: Table, *, paper: bool = False) -> str:
     r"""A LaTeX table in the paper's layout, for ``booktabs``, ``xcolor`` and ``amsmath``."""
     body = lines(table, paper=paper)
-    heads = [str(name).split("@") for name in body.columns]
     styler = _styled(
         table,
         body,
         best="textcolor:{red}--rwrap; textbf:--rwrap",
         second="textcolor:{blue}--rwrap; textit:--rwrap",
         competitor="underline:--rwrap",
-        columns=pd.MultiIndex.from_tuples(
-            [(_latex_head(name), k[0] if k else "") for name, *k in heads]
-        ),
+        columns=pd.MultiIndex.from_tuples([_latex_head(str(name)) for name in body.columns]),
     )
     text = (
         styler.hide(axis="index")
         .format(_latex_text)
-        .to_latex(hrules=True, column_format="ll" + "c" * len(MEASURES), multicol_align="c")
+        .to_latex(
+            hrules=True, column_format="ll" + "c" * len(table.mean.columns), multicol_align="c"
+        )
     )
     notes = "\n".join(f"% {note}" for note in table.notes)
     return f"{notes}\n{text}"
@@ -314,18 +314,13 @@ def _latex_text(text: str) -> str:
     return name + sep + rest.replace("_", r"\_")
 
 
-def _latex_head(name: str) -> str:
-    r"""Write the head of a column for LaTeX.
+def _latex_head(name: str) -> tuple[str, str]:
+    r"""Write the head of a column for LaTeX, in two lines.
 
-    >>> _latex_head("TKPR_a2"), _latex_head("mAP"), _latex_head("ranking_loss")
-    ('$\\text{TKPR}^{\\alpha_2}$', 'mAP@K', 'Ranking loss')
+    >>> _latex_head("TKPR_a2@3"), _latex_head("ranking_loss")
+    (('TKPR$^{\\alpha_2}$@K', '3'), ('Ranking loss', ''))
     """
     if name in ("method", "seeds"):
-        return name.capitalize()
-    if name == "ranking_loss":
-        return "Ranking loss"
-    return (
-        re.sub(r"^TKPR_a(\d)$", r"$\\text{TKPR}^{\\alpha_\1}$", name)
-        if "_" in name
-        else f"{name}@K"
-    )
+        return name.capitalize(), ""
+    measure, k = find_measure(name)
+    return (measure.title, str(k)) if k else (measure.title.capitalize(), "")

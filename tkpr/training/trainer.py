@@ -27,6 +27,7 @@ from tkpr.training.nonfinite import advice, check_weights, save_batch
 from tkpr.training.optimizer import parameter_groups
 from tkpr.training.preemption import Preemption
 from tkpr.training.seeding import seed_everything, seed_torch
+from tkpr.training.selection import first_main_epoch, out_of_patience
 
 log = logging.getLogger(__name__)
 
@@ -338,11 +339,8 @@ class Trainer:
     def out_of_patience(self) -> bool:
         """Early stopping: the monitored measure has not improved for ``patience`` epochs."""
         patience, monitor = self.settings.patience, self.settings.monitor
-        if not patience or len(self.history) <= patience:
-            return False
-        sign = -1 if monitor == "ranking_loss" else 1
-        values = [sign * row[monitor] for row in self.history]
-        return max(values[-patience:]) <= max(values[:-patience])
+        skip = first_main_epoch(self.cfg)
+        return out_of_patience(self.history, monitor, patience=patience, skip=skip)
 
     def raise_nonfinite(self, value: float, inputs: Tensor, *batch: Tensor) -> None:
         """Leave what a loss that is not finite was computed from, and stop.

@@ -19,10 +19,11 @@ from omegaconf import OmegaConf
 from tkpr.config import build_dataset
 from tkpr.data.dataset import Split
 from tkpr.data.images import read_image
+from tkpr.metrics import per_image
 from tkpr.ranking import top_labels
 from tkpr.reporting.figures.style import shown
 from tkpr.reporting.results import Run, is_ours
-from tkpr.reporting.significance import check_same_images, per_image
+from tkpr.reporting.significance import check_same_images
 from tkpr.runs.saved_model import check_targets, load_predictions
 
 MEASURE = "TKPR_a2@5"

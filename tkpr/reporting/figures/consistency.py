@@ -8,8 +8,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import kendalltau
 
+from tkpr.metrics import lower_is_better, measure_names, title
 from tkpr.reporting.figures.style import COLOURS, LINES, MARKERS, shown
-from tkpr.reporting.results import LOWER_IS_BETTER, MEASURES, Run, is_ours
+from tkpr.reporting.results import Run, is_ours
 
 ROWS = ("L_rank", "L_u4", "LSEP", "TKPR_a2")
 DRAWN = ("P@5", "R@5", "mAP@5", "NDCG@5", "TKPR_a2@5", "ranking_loss")
@@ -25,12 +26,12 @@ def usual(rows: dict[str, list[Run]]) -> dict[str, list[Run]]:
     return {row: rows[row] for row in [*theirs, *ours]}
 
 
-def epoch_curves(run: Run, measures: Sequence[str] = MEASURES) -> pd.DataFrame:
+def epoch_curves(run: Run, measures: Sequence[str] | None = None) -> pd.DataFrame:
     """The measures after each epoch of a run, by epoch, counted from 1."""
     file = run.folder / "metrics.csv"
     if not file.is_file():
         raise FileNotFoundError(f"no {file}: the run has no record of its epochs")
-    return pd.read_csv(file, index_col="epoch")[list(measures)]
+    return pd.read_csv(file, index_col="epoch")[list(measures or measure_names(scopes=["image"]))]
 
 
 def normalise(curves: pd.DataFrame) -> pd.DataFrame:
@@ -47,7 +48,7 @@ def normalise(curves: pd.DataFrame) -> pd.DataFrame:
     1  1.0           1.0
     2  0.5           0.5
     """
-    good = curves.mul([-1 if name in LOWER_IS_BETTER else 1 for name in curves.columns])
+    good = curves.mul([-1 if lower_is_better(name) else 1 for name in curves.columns])
     span = good.max() - good.min()
     return ((good - good.min()) / span.where(span > 0)).fillna(1.0)
 
@@ -110,7 +111,7 @@ def draw(
                 linestyle=LINES[i],
                 marker=MARKERS[i],
                 markevery=max(1, len(normal) // 10),
-                label=shown(name),
+                label=title(name),
             )
         config = runs[0].config
         if (

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from tkpr.metrics import title
 from tkpr.reporting.figures.style import COLOURS, shown
 from tkpr.reporting.results import Run, is_ours
 
@@ -63,7 +64,7 @@ def draw(runs: Sequence[Run], setting: str) -> Figure:
         panel.plot(medians[best], best + 1.42, marker="v", color="#000000", markersize=4)
         panel.set_yticks(range(1, len(values) + 1), [str(value) for value in values])
         panel.set_title(f"({letter}) optimize {shown(row)}")
-        panel.set_xlabel(f"{shown(row + '@5')} on the test set")
+        panel.set_xlabel(f"{title(row + '@5')} on the test set")
         panel.set_ylabel(SETTINGS[setting][2])
         panel.tick_params("x", rotation=30)
     counts = [len(points) for values in found.values() for points in values.values()]

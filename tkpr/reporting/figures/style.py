@@ -24,18 +24,16 @@ NAMES = {
     "L_rank": r"$L_{\mathrm{rank}}$",
     **{f"L_u{i}": rf"$L_{{u_{i}}}$" for i in range(1, 5)},
     **{f"TKPR_a{i}": rf"TKPR $\alpha_{i}$" for i in range(1, 4)},
-    "ranking_loss": "ranking loss",
 }
 
 
 def shown(name: str) -> str:
-    r"""Write the name of a row or measure as the paper does.
+    r"""Write the name of a row as the paper does.
 
-    >>> shown("L_u4"), shown("ASL"), shown("TKPR_a2@5"), shown("mAP@3")
-    ('$L_{u_4}$', 'ASL', 'TKPR $\\alpha_2$@5', 'mAP@3')
+    >>> shown("L_u4"), shown("ASL"), shown("TKPR_a2")
+    ('$L_{u_4}$', 'ASL', 'TKPR $\\alpha_2$')
     """
-    head, at, k = name.partition("@")
-    return NAMES.get(head, head) + at + k
+    return NAMES.get(name, name)
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
