@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ORDER = [
-    *("atomic", "config", "ranking", "metrics"),
+    *("atomic", "config", "ranking", "metrics", "propensity"),
     *("losses", "models", "data", "theory", "training", "runs", "reporting", "__main__"),
 ]
 

@@ -234,3 +234,29 @@ def make_arff(folder: Path, *, sparse: bool = False, split: bool = True) -> Path
                 lines.append(",".join(values) + "\n")
         (folder / f"mini{part}.arff").write_text(header + "".join(lines))
     return folder
+
+
+def make_xmc(folder: Path, *, split_files: bool = False) -> Path:
+    """Write ``mini_train.txt`` and ``mini_test.txt``, or ``mini_data.txt`` with two splits.
+
+    Nine features; five labels. The sample at row 1 has no labels.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number, row in enumerate(labels(TRAIN + TEST, 5, seed=5)):
+        generator = np.random.RandomState(number)
+        features = np.flatnonzero(generator.rand(9) < 0.4)
+        pairs = [f"{at}:{generator.rand():.4f}" for at in features] or ["0:1"]
+        names = ",".join(map(str, np.flatnonzero(row))) if number != 1 else ""
+        lines.append(f"{names} {' '.join(pairs)}\n")
+    if not split_files:
+        for part, rows in (("train", lines[:TRAIN]), ("test", lines[TRAIN:])):
+            (folder / f"mini_{part}.txt").write_text(f"{len(rows)} 9 5\n" + "".join(rows))
+        return folder
+    (folder / "mini_data.txt").write_text(f"{len(lines)} 9 5\n" + "".join(lines))
+    order = [np.random.RandomState(seed).permutation(len(lines)) + 1 for seed in range(2)]
+    for part, rows in (("tr", slice(TRAIN)), ("tst", slice(TRAIN, None))):
+        columns = zip(*(numbers[rows] for numbers in order), strict=True)
+        text = "".join(f"{first} {second}\n" for first, second in columns)
+        (folder / f"mini_{part}Split.txt").write_text(text)
+    return folder

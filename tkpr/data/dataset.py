@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True)
@@ -15,13 +16,14 @@ class Split:
 
     Attributes:
         inputs: one entry per sample: the path of an image file, a ready PIL image (any sequence
-            that makes it on demand), or a row of an array of features ``[N, D]``.
-        targets: 1 for labels present, 0 for the others, uint8 ``[N, C]``.
+            that makes it on demand), or a row of an array of features ``[N, D]``, dense or sparse.
+        targets: 1 for labels present, 0 for the others, uint8 ``[N, C]``; sparse only beside sparse
+            features.
         ids: a name per sample, unique, stable between runs.
     """
 
-    inputs: Sequence[Path] | Sequence[Any] | np.ndarray
-    targets: np.ndarray
+    inputs: Sequence[Path] | Sequence[Any] | np.ndarray | csr_array
+    targets: np.ndarray | csr_array
     ids: Sequence[str]
 
     def __post_init__(self) -> None:
@@ -29,20 +31,21 @@ class Split:
             raise ValueError(
                 f"targets must be uint8 [N, C]; got {self.targets.dtype} {self.targets.shape}"
             )
-        if not len(self.inputs) == len(self.targets) == len(self.ids):
+        inputs = self.inputs.shape[0] if isinstance(self.inputs, csr_array) else len(self.inputs)
+        if not inputs == len(self) == len(self.ids):
             raise ValueError(
-                f"{len(self.inputs)} inputs, {len(self.targets)} rows of targets and "
-                f"{len(self.ids)} ids must be equally many"
+                f"{inputs} inputs, {len(self)} rows of targets and {len(self.ids)} ids must be "
+                "equally many"
             )
         if self.targets.size and self.targets.max() > 1:
             raise ValueError(f"targets must hold only 0 and 1; got {self.targets.max()}")
 
     def __len__(self) -> int:
-        return len(self.targets)
+        return self.targets.shape[0]
 
     def subset(self, rows: np.ndarray) -> "Split":
         """Return the samples at ``rows``, in that order."""
-        if isinstance(self.inputs, np.ndarray):
+        if isinstance(self.inputs, np.ndarray | csr_array):
             inputs: Any = self.inputs[rows]
         else:
             inputs = [self.inputs[row] for row in rows]
@@ -73,15 +76,21 @@ class MultiLabelData:
         return MultiLabelData(self.class_names, *parts)
 
 
-def checksum(targets: np.ndarray) -> str:
+def checksum(targets: np.ndarray | csr_array) -> str:
     """Return 16 digits of the SHA-256 of a label matrix: of the text ``N,C:``, then of its bytes.
 
-    It changes with the labels and with the order of samples and classes.
+    It changes with the labels and with the order of samples and classes. Of a sparse matrix, the
+    bytes are those of the number of labels of each row, then of the labels, int64.
 
     >>> checksum(np.array([[1, 0], [0, 1]], dtype=np.uint8))
     'c7ea2bd0ce1317d2'
     """
     samples, classes = targets.shape
     digest = hashlib.sha256(f"{samples},{classes}:".encode())
-    digest.update(np.ascontiguousarray(targets).data)
+    parts = [targets]
+    if isinstance(targets, csr_array):
+        targets = targets.sorted_indices()
+        parts = [np.diff(targets.indptr).astype(np.int64), targets.indices.astype(np.int64)]
+    for part in parts:
+        digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()[:16]

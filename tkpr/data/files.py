@@ -63,18 +63,23 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     [(1, 'a 1'), (3, 'b 0')]
     """
     empty = True
+    for number, line in raw_lines(path):
+        if text := line.strip():
+            empty = False
+            yield number, text
+    if empty:
+        raise ValueError(f"{path} is empty")
+
+
+def raw_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number (from 1) and all of each line, its end included, also from ``.gz``."""
     try:
         with _open_text(path) as lines:
-            for number, line in enumerate(lines, start=1):
-                if text := line.strip():
-                    empty = False
-                    yield number, text
+            yield from enumerate(lines, start=1)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no file {path}; see data/README.md") from error
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    if empty:
-        raise ValueError(f"{path} is empty")
 
 
 def _open_text(path: Path) -> Any:
