@@ -355,7 +355,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     random.seed(0)
-    recipe = asl(size=arguments.size, cutout=0.5, normalise=False)
+    recipe = asl(size=arguments.size, cutout=0.5, mean=0, std=1, interpolation="bilinear")
     with tempfile.TemporaryDirectory() as folder:
         if arguments.images is None:
             paths = draw_photographs(Path(folder), arguments.number)

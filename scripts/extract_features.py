@@ -28,7 +28,9 @@ def extract(cfg: Any) -> None:
     from tkpr.data.features import save_features
     from tkpr.data.labels import full
     from tkpr.runs.saved_model import model_facts, predict
+    from tkpr.runs.settle import settle
 
+    settle(cfg)
     data, recipe = build_dataset(cfg.dataset), build(cfg.transform)
     if recipe.size is None:
         raise ValueError("the data set must hold images, and transform=none is not for images")

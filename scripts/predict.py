@@ -49,7 +49,7 @@ def main() -> None:
     recipe = build(trained.cfg.transform)
     logits = predict(
         trained.model,
-        ImageDataset(split, size=recipe.size),
+        ImageDataset(split, size=recipe.size, interpolation=recipe.interpolation),
         recipe.finish,
         batch_size=arguments.batch_size,
         device=arguments.device,

@@ -77,7 +77,7 @@ def expected(table: str, method: str) -> dict:
         "scheduler.cycle_momentum": None,  # torch's default: it is cycled
         "transform._target_": f"tkpr.data.transforms.{transform}",
         "transform.size": size,
-        "transform.normalise": transform == "spml",
+        "transform.mean": None,  # the network's
         "transform.cutout": 0.5 if transform == "asl" else None,
         "trainer.epochs": epochs,
         "trainer.stop_after": stop,

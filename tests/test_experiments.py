@@ -17,6 +17,7 @@ from tkpr.reporting.results import paper_table, table_names
 from tkpr.runs.plan import UNSUPPORTED_ROWS, cut, plan
 from tkpr.runs.run import check
 from tkpr.runs.saved_model import model_facts
+from tkpr.runs.settle import settle
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 EXPERIMENTS = sorted(file.stem for file in (CONFIGS / "experiment").glob("*.yaml"))
@@ -59,6 +60,7 @@ def build_row(cfg):
         assert loss(logits, targets, torch.arange(3)).isfinite()
     optimizer = build(cfg.optimizer)([torch.zeros(2, requires_grad=True)])
     build(cfg.scheduler)(optimizer, 10)
+    settle(cfg)
     build(cfg.transform)
     model = get_object(cfg.model._target_)
     told = {key: value for key, value in cfg.model.items() if key != "_target_"}

@@ -18,9 +18,15 @@ from tkpr.data.dataset import MultiLabelData, Split, checksum
 from tkpr.data.labels import single_positive
 from tkpr.data.mosaic import load_mosaic
 from tkpr.data.splits import holdout
+from tkpr.runs.settle import settle
 
 ONE = partial(single_positive, seed=1200, list_file=None, index_order="columns")
-LIGHT = transforms.shift(size=32, pixels=2, normalise=False)
+IMAGENET = {
+    "mean": [0.485, 0.456, 0.406],
+    "std": [0.229, 0.224, 0.225],
+    "interpolation": "bilinear",
+}
+LIGHT = transforms.shift(size=32, pixels=2, mean=0, std=1, interpolation="bilinear")
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +135,7 @@ def test_files_are_decoded_once_for_all_parts(on_disk, tmp_path, monkeypatch):
     monkeypatch.setattr(
         images, "read_image", lambda path, **o: decoded.append(path) or original(path, **o)
     )
-    recipe = transforms.spml(size=8, normalise=True)
+    recipe = transforms.spml(size=8, **IMAGENET)
     for share in (0, 0.3, 0):
         ready = assemble(
             on_disk,
@@ -169,6 +175,7 @@ def test_label_configs_can_be_built(name, data):
 def test_default_config_builds_the_mosaic():
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("train", ["dataset.train_size=8", "dataset.test_size=4"])
+    settle(cfg)
     ready = assemble(build(cfg.dataset), labels=build(cfg.labels), pipeline=build(cfg.transform))
     images, targets, _ = everything(ready.train)
     assert images.shape == (8, 3, cfg.transform.size, cfg.transform.size)

@@ -18,6 +18,7 @@ from tkpr.losses import LSEP, TKPR
 from tkpr.metrics import evaluate
 from tkpr.runs.run import build_data, build_model
 from tkpr.runs.saved_model import load_predictions
+from tkpr.runs.settle import settle
 from tkpr.training import state as checkpoint
 from tkpr.training.preemption import Preemption
 from tkpr.training.seeding import ResumableSampler, seed_torch
@@ -210,6 +211,7 @@ def test_the_file_behind_a_loss_that_is_not_finite_reproduces_it(tmp_path, monke
     with pytest.raises(FloatingPointError, match=r"loss is .* batch, weights and seed are in"):
         train(*settings, folder=tmp_path / "run")
     cfg = compose(*settings, folder=tmp_path / "run")
+    settle(cfg)
     data = build_data(cfg)
     kept = torch.load(tmp_path / "run" / "bad_batch_rank0.pt", weights_only=True)
     assert kept["ids"] == [data.train.ids[row] for row in kept["index"].tolist()]

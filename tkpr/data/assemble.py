@@ -79,7 +79,8 @@ def assemble(
     Example:
         >>> from tkpr.data import labels, mosaic, transforms
         >>> data = mosaic.load_mosaic(train_size=10, test_size=4, image_size=64, seed=0)
-        >>> pipeline = transforms.shift(size=64, pixels=4, normalise=False)
+        >>> weights = {"mean": 0, "std": 1, "interpolation": "bilinear"}
+        >>> pipeline = transforms.shift(size=64, pixels=4, **weights)
         >>> ready = assemble(data, labels=labels.full, pipeline=pipeline, holdout=0.2)
         >>> len(ready.train), len(ready.test)
         (8, 2)
@@ -107,10 +108,21 @@ def assemble(
             return FeatureDataset(part)
         cache = None
         if cache_dir is not None and isinstance(split.inputs[0], str | Path):
-            cache = ImageCache(absolute(cache_dir), list(split.inputs), size=pipeline.size)
+            cache = ImageCache(
+                absolute(cache_dir),
+                list(split.inputs),
+                size=pipeline.size,
+                interpolation=pipeline.interpolation,
+            )
             cache = cache if rows is None else cache.subset(rows)
         return ImageDataset(
-            part, size=pipeline.size, augment=augment, seed=seed, cache=cache, on_error=on_error
+            part,
+            size=pipeline.size,
+            augment=augment,
+            seed=seed,
+            cache=cache,
+            on_error=on_error,
+            interpolation=pipeline.interpolation,
         )
 
     train = dataset(seen, rows, augment=pipeline.augment)

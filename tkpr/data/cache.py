@@ -27,6 +27,7 @@ class ImageCache:
         folder: where the file is, or is made.
         paths: the image files.
         size: the side of the squashed images.
+        interpolation: how they were squashed.
 
     Example:
         >>> folder = Path(tempfile.mkdtemp())
@@ -38,11 +39,18 @@ class ImageCache:
         tensor(12)
     """
 
-    def __init__(self, folder: str | Path, paths: Sequence[str | Path], *, size: int) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        paths: Sequence[str | Path],
+        *,
+        size: int,
+        interpolation: str = "bilinear",
+    ) -> None:
         self._file: int | None = None
         self.size = size
         self.rows = np.arange(len(paths))
-        self.path = Path(folder) / f"images-{size}-{_fingerprint(paths)}.bin"
+        self.path = Path(folder) / f"images-{size}-{interpolation}-{_fingerprint(paths)}.bin"
         if not self.path.exists():
             _create(self.path, len(paths) * self._record)
 

@@ -10,6 +10,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
+from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from tkpr.data.cache import ImageCache
@@ -69,15 +70,16 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def squash(image: Any, size: int) -> Tensor:
+def squash(image: Any, size: int, *, interpolation: str = "bilinear") -> Tensor:
     """Squash an image to a square, whatever its shape.
 
-    The result is that of Pillow's bilinear filter to within one grey level, in a fraction of its
-    time. Its pixels lie one after the other in memory (channels last).
+    The result is that of Pillow's filter to within one grey level, in a fraction of its time. Its
+    pixels lie one after the other in memory (channels last).
 
     Args:
         image: a PIL image, or uint8 pixels ``[H, W]`` (grey) or ``[H, W, 3]``.
         size: the side of the square.
+        interpolation: ``bilinear`` or ``bicubic``.
 
     Returns:
         uint8 pixels ``[3, size, size]``.
@@ -92,7 +94,8 @@ def squash(image: Any, size: int) -> Tensor:
     pixels = pixels.permute(2, 0, 1)
     if pixels.shape[1:] == (size, size):
         return pixels
-    return F.resize(pixels, [size, size], antialias=True)
+    mode = InterpolationMode(interpolation)
+    return F.resize(pixels, [size, size], interpolation=mode, antialias=True)
 
 
 class ImageDataset(Dataset):
@@ -111,6 +114,7 @@ class ImageDataset(Dataset):
         cache: squashed images on disk, one for each sample.
         on_error: what becomes of an image that cannot be read: "raise" an error that names it, or
             "skip" it: batches come without it, perhaps empty, and ``unreadable`` marks it.
+        interpolation: how images are squashed, ``bilinear`` or ``bicubic``.
 
     Example:
         >>> from tkpr.data.mosaic import load_mosaic
@@ -129,13 +133,14 @@ class ImageDataset(Dataset):
         seed: int = 0,
         cache: ImageCache | None = None,
         on_error: str = "raise",
+        interpolation: str = "bilinear",
     ) -> None:
         if on_error not in ("raise", "skip"):
             raise ValueError(f"dataset.on_error must be raise or skip; got {on_error!r}")
         self.inputs, self.ids = split.inputs, split.ids
         self.targets = torch.from_numpy(split.targets)
         self.size, self.augment, self.seed, self.cache = size, augment, seed, cache
-        self.on_error = on_error
+        self.on_error, self.interpolation = on_error, interpolation
         # Shared memory: workers tell of images, and those that outlive an epoch see it change.
         self.unreadable = torch.zeros(len(split), dtype=torch.bool).share_memory_()
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
@@ -191,7 +196,7 @@ class ImageDataset(Dataset):
         image: Any = self.inputs[index]
         if isinstance(image, str | Path):
             image = read_image(image, size=self.size)
-        pixels = squash(image, self.size)
+        pixels = squash(image, self.size, interpolation=self.interpolation)
         if self.cache is not None:
             self.cache.put(index, pixels)
         return pixels

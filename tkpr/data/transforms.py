@@ -8,7 +8,7 @@ All random numbers are drawn from torch's generator.
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,36 +19,43 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+Channels = Sequence[float] | float
 
 
 class PixelsToFloat(nn.Module):
-    """Turn uint8 images ``[B, 3, H, W]`` into float32 in [0, 1], normalised when asked.
+    """Turn uint8 images ``[B, 3, H, W]`` into float32: (pixels / 255 - mean) / deviation.
 
     Args:
-        normalise: whether to subtract ImageNet's mean colour and divide by its deviation.
+        mean: of each channel, or one number for all.
+        std: the deviation of each channel, or one number for all.
 
     Example:
-        >>> PixelsToFloat()(torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)).flatten()
-        tensor([1., 1., 1.])
+        >>> PixelsToFloat(mean=0.5, std=0.5)(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+        tensor([[[[-1.,  1.]]]])
     """
 
     scale: Tensor
     shift: Tensor | None
 
-    def __init__(self, *, normalise: bool = False) -> None:
+    def __init__(self, *, mean: Channels = 0.0, std: Channels = 1.0) -> None:
         super().__init__()
-        # One number if all channels have the same: going through channels last by threes is slow.
-        std = torch.tensor(IMAGENET_STD).view(3, 1, 1) if normalise else torch.tensor(1.0)
-        shift = -torch.tensor(IMAGENET_MEAN).view(3, 1, 1) / std if normalise else None
-        self.register_buffer("scale", 1 / (255 * std), persistent=False)
+        centre, spread = _per_channel(mean), _per_channel(std)
+        shift = -centre / spread if centre.any() else None
+        self.register_buffer("scale", 1 / (255 * spread), persistent=False)
         self.register_buffer("shift", shift, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """Scale and shift each channel, in one new tensor: memory is what takes time."""
         images = images.to(torch.float32, copy=True).mul_(self.scale)
         return images if self.shift is None else images.add_(self.shift)
+
+
+def _per_channel(values: Channels) -> Tensor:
+    """Return ``[3, 1, 1]``, or one number if all channels have the same, which is faster."""
+    tensor = torch.tensor(values, dtype=torch.float32).reshape(-1)
+    if tensor.numel() not in (1, 3):
+        raise ValueError(f"transform.mean and transform.std need 1 or 3 numbers; got {values}")
+    return tensor[0] if tensor.unique().numel() == 1 else tensor.view(3, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -59,60 +66,60 @@ class ImagePipeline:
         size: the side of the square to which each image is squashed; None for features.
         augment: from a uint8 image ``[3, size, size]`` to another, in training alone.
         finish: from a batch as the data set gives it to a batch as the network takes it.
+        interpolation: how an image is squashed, ``bilinear`` or ``bicubic``.
     """
 
     size: int | None
     augment: Callable[[Tensor], Tensor] | None
     finish: nn.Module
+    interpolation: str = "bilinear"
 
 
-def asl(*, size: int, cutout: float, normalise: bool) -> ImagePipeline:
+def asl(*, size: int, cutout: float, **weights: Any) -> ImagePipeline:
     """Return the recipe of ASL and its followers: cutout, then RandAugment, no flip.
 
     Args:
         size: the side of the square images.
         cutout: the sides of the rectangle that is painted over, as a share of the image's.
-        normalise: whether to normalise colours as for ImageNet; the originals do not.
+        **weights: ``mean``, ``std`` and ``interpolation`` that the weights were trained with.
 
     Example:
-        >>> asl(size=448, cutout=0.5, normalise=False).augment
+        >>> asl(size=448, cutout=0.5, mean=0, std=1, interpolation="bilinear").augment
         Compose(
           Cutout(share=0.5)
           RandAugment()
         )
     """
-    return ImagePipeline(
-        size, v2.Compose([Cutout(share=cutout), RandAugment()]), PixelsToFloat(normalise=normalise)
-    )
+    return _pipeline(size, v2.Compose([Cutout(share=cutout), RandAugment()]), **weights)
 
 
-def spml(*, size: int, normalise: bool) -> ImagePipeline:
+def spml(*, size: int, **weights: Any) -> ImagePipeline:
     """Return the recipe of the single-positive papers: a horizontal flip of every second image.
 
     Args:
         size: the side of the square images.
-        normalise: whether to normalise colours as for ImageNet; the originals do.
+        **weights: ``mean``, ``std`` and ``interpolation`` that the weights were trained with.
 
     Example:
-        >>> spml(size=448, normalise=True).augment
+        >>> spml(size=448, mean=0.5, std=0.5, interpolation="bicubic").augment
         RandomHorizontalFlip(p=0.5)
     """
-    return ImagePipeline(size, v2.RandomHorizontalFlip(), PixelsToFloat(normalise=normalise))
+    return _pipeline(size, v2.RandomHorizontalFlip(), **weights)
 
 
-def shift(*, size: int, pixels: int, normalise: bool) -> ImagePipeline:
+def shift(*, size: int, pixels: int, **weights: Any) -> ImagePipeline:
     """Return a light recipe for small images, without mirror writing: shifts by a few pixels.
 
     Args:
         size: the side of the square images.
         pixels: the largest shift along either axis.
-        normalise: whether to normalise colours as for ImageNet.
+        **weights: ``mean``, ``std`` and ``interpolation`` that the weights were trained with.
 
     Example:
-        >>> shift(size=64, pixels=4, normalise=False).augment
+        >>> shift(size=64, pixels=4, mean=0, std=1, interpolation="bilinear").augment
         Shift(pixels=4)
     """
-    return ImagePipeline(size, Shift(pixels=pixels), PixelsToFloat(normalise=normalise))
+    return _pipeline(size, Shift(pixels=pixels), **weights)
 
 
 def none() -> ImagePipeline:
@@ -120,9 +127,30 @@ def none() -> ImagePipeline:
 
     Example:
         >>> none()
-        ImagePipeline(size=None, augment=None, finish=Identity())
+        ImagePipeline(size=None, augment=None, finish=Identity(), interpolation='bilinear')
     """
     return ImagePipeline(None, None, nn.Identity())
+
+
+def _pipeline(
+    size: int,
+    augment: v2.Transform,
+    *,
+    mean: Channels | None,
+    std: Channels | None,
+    interpolation: str | None,
+) -> ImagePipeline:
+    """Put a recipe for images together."""
+    if mean is None or std is None or interpolation is None:
+        raise ValueError(
+            "transform.mean, transform.std and transform.interpolation come from the network's "
+            "weights; where there are none, set them"
+        )
+    if interpolation not in ("bilinear", "bicubic"):
+        raise ValueError(
+            f"transform.interpolation must be bilinear or bicubic; got {interpolation!r}"
+        )
+    return ImagePipeline(size, augment, PixelsToFloat(mean=mean, std=std), interpolation)
 
 
 class Shift(v2.Transform):

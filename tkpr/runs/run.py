@@ -31,6 +31,7 @@ from tkpr.data.images import ImageDataset
 from tkpr.metrics import count_empty
 from tkpr.runs.folder import InUse, claim, log_to
 from tkpr.runs.saved_model import model_facts
+from tkpr.runs.settle import settle
 from tkpr.training.preemption import on_sigterm
 from tkpr.training.seeding import seed_everything
 from tkpr.training.trainer import Trainer, measures
@@ -48,6 +49,7 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         InUse: where another process, or another group of them, is at work on the folder.
     """
     check(cfg)
+    settle(cfg)
     folder = Path(cfg.run_dir)
     fabric = launch(cfg)
     with contextlib.ExitStack() as stack:

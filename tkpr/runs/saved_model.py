@@ -19,6 +19,7 @@ from torch import nn
 from tkpr.config import build
 from tkpr.data.assemble import loader
 from tkpr.data.files import read_arrays
+from tkpr.runs.settle import settle
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ NETWORKS = {
     "tkpr.models.boostlu.boostlu",
     "tkpr.models.ccd.ccd",
     "tkpr.models.efficientnet_lite0.create",
+    "tkpr.models.resnet50_v1.create",
 }
 MODELS = NETWORKS | {"tkpr.models.heads.linear", "tkpr.models.heads.mlp", "tkpr.models.tiny.tiny"}
 DATA = {
@@ -234,6 +236,7 @@ def reconfigure(cfg: DictConfig, configs: Path, overrides: list[str]) -> DictCon
     for group in ("dataset", "labels", "transform", "split"):
         if any(word.lstrip("+").startswith((f"{group}=", f"{group}.")) for word in overrides):
             cfg[group] = composed[group]
+    settle(cfg)
     return cfg
 
 
