@@ -26,7 +26,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     from tkpr.metrics import lower_is_better, measure_names
-    from tkpr.reporting.results import one_experiment
+    from tkpr.reporting.rows import one_experiment
     from tkpr.reporting.significance import compare
 
     first, second = one_experiment(arguments.run_a), one_experiment(arguments.run_b)

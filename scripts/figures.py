@@ -48,7 +48,7 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
 
     from tkpr.reporting.figures.style import save
-    from tkpr.reporting.results import load_runs, of_table
+    from tkpr.reporting.rows import load_runs, of_table
 
     kind, table, rows = FIGURES.get(arguments.figure, (arguments.figure, None, None))
     if kind not in KINDS:
@@ -99,7 +99,7 @@ def draw(kind, runs, rows, arguments):
 
 def select(runs, rows, kind=None):
     """Group the runs by row: the rows named, which must be there, or the usual ones of a kind."""
-    from tkpr.reporting.results import rows_in_paper_order
+    from tkpr.reporting.rows import rows_in_paper_order
 
     grouped = rows_in_paper_order(runs)
     if rows is None and kind is not None:

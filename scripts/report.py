@@ -20,7 +20,7 @@ def main() -> None:
 
     from tkpr import atomic
     from tkpr.reporting.html import build_report, sections
-    from tkpr.reporting.results import load_runs
+    from tkpr.reporting.rows import load_runs
 
     runs = load_runs(arguments.runs)
     if not sections(runs):

@@ -36,7 +36,7 @@ def main() -> None:
     )
     arguments = parser.parse_intermixed_args()
 
-    from tkpr.reporting.results import table_names
+    from tkpr.reporting.paper_numbers import table_names
 
     names = table_names() if arguments.table == "all" else [arguments.table]
     if not arguments.dry_run and names[0] not in table_names():
@@ -50,7 +50,7 @@ def main() -> None:
 
 def list_runs(name: str, arguments: argparse.Namespace) -> None:
     """Print every run of a table with what it costs, and whether it is done."""
-    from tkpr.reporting.results import load_runs, of_table
+    from tkpr.reporting.rows import load_runs, of_table
     from tkpr.runs.plan import plan
 
     words = [f"budget={arguments.budget}", *arguments.overrides]
@@ -85,7 +85,7 @@ def write_table(name: str, arguments: argparse.Namespace) -> None:
     """Print a table and write it in four formats."""
     from tkpr import atomic
     from tkpr.reporting import tables
-    from tkpr.reporting.results import load_runs
+    from tkpr.reporting.rows import load_runs
 
     runs = load_runs(arguments.runs)
     table = tables.collect(runs, name, arguments.budget, significance=not arguments.no_significance)

@@ -129,7 +129,7 @@ def matching(
     run: "PlannedRun", grid: dict[str, list[str]], arguments: argparse.Namespace, *, held_out: bool
 ):
     """The finished runs that differ from a row by the grid alone, with their values of it."""
-    from tkpr.reporting.results import load_runs
+    from tkpr.reporting.rows import load_runs
 
     folder = arguments.runs / arguments.table / arguments.budget / run.method
     expected = run.settings | ({"split.holdout": 0.2} if held_out else {})

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from tests.expected_recipes import K, expected
 from tkpr.config import build, epochs_to_train, experiment_settings
-from tkpr.reporting.results import paper_table, table_names
+from tkpr.reporting.paper_numbers import paper_table, table_names
 from tkpr.runs.plan import UNSUPPORTED_ROWS, cut, plan
 from tkpr.runs.run import check
 from tkpr.runs.saved_model import model_facts

@@ -71,7 +71,7 @@ def test_losses_and_measures_load_no_framework(module):
 
 def test_results_are_read_without_the_trainer():
     code = (
-        "import sys, tkpr.reporting.results; "
+        "import sys, tkpr.reporting.rows; "
         "print('timm' in sys.modules, 'lightning_fabric' in sys.modules)"
     )
     done = subprocess.run(

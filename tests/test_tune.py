@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_runs import write_run
-from tkpr.reporting.results import experiment_settings
+from tkpr.config import experiment_settings
 from tkpr.runs.plan import PlannedRun, plan
 
 ROOT = Path(__file__).parents[1]

@@ -19,7 +19,7 @@ from tkpr.reporting.efficiency import (
     peak_memory,
     ratios,
 )
-from tkpr.reporting.results import paper_efficiency
+from tkpr.reporting.paper_numbers import paper_efficiency
 
 ROOT = Path(__file__).parents[2]
 QUICK = Setting(batch_size=2, k=15, trials=3, averaged=2)

@@ -18,7 +18,7 @@ from tests.fake_runs import labels, predictions, write_run
 from tkpr.data.mosaic import load_mosaic
 from tkpr.reporting.figures import cases, consistency, ranks, sensitivity, style
 from tkpr.reporting.figures.style import save, shown
-from tkpr.reporting.results import group_rows, load_runs
+from tkpr.reporting.rows import group_rows, load_runs
 
 ROOT = Path(__file__).parents[2]
 TABLE = "voc2012_mlml_ranking_resnet50"

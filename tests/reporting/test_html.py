@@ -16,7 +16,7 @@ from tests.fake_runs import write_run
 from tkpr.reporting.figures import cases
 from tkpr.reporting.figures.style import shown
 from tkpr.reporting.html import build_report, draw_figures, sections
-from tkpr.reporting.results import load_runs
+from tkpr.reporting.rows import load_runs
 
 ROOT = Path(__file__).parents[2]
 TABLE = "voc2012_mlml_ranking_resnet50"

@@ -12,7 +12,9 @@ import pytest
 
 from tests.fake_runs import labels, write_run
 from tkpr.metrics import measure_names
-from tkpr.reporting import results, tables
+from tkpr.reporting import tables
+from tkpr.reporting.paper_numbers import paper_digits, paper_table, table_names
+from tkpr.reporting.rows import best_competitors, load_runs, places
 
 MEASURES = measure_names(scopes=["image"])
 
@@ -34,7 +36,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def table(folder):
-    return tables.collect(results.load_runs(folder), TABLE, "smoke")
+    return tables.collect(load_runs(folder), TABLE, "smoke")
 
 
 def read_markdown(text):
@@ -46,8 +48,8 @@ def read_markdown(text):
 
 def test_markdown_cell_by_cell(table):
     body = read_markdown(tables.to_markdown(table))
-    assert [line["method"] for line in body] == results.paper_table(TABLE).index.tolist()
-    place, best = results.places(table.mean), results.best_competitors(table.mean)
+    assert [line["method"] for line in body] == paper_table(TABLE).index.tolist()
+    place, best = places(table.mean), best_competitors(table.mean)
     for line in body:
         row = line["method"]
         runs = table.rows[row]
@@ -81,7 +83,7 @@ def test_a_tkpr_that_is_worse_is_marked_so(tmp_path):
     write_run(tmp_path, "L_rank", table=TABLE, skill=3.0)
     write_run(tmp_path, "TKPR_a2", table=TABLE, skill=0.0)
     write_run(tmp_path, "TKPR_a3", table=TABLE, skill=3.0)  # the same predictions as L_rank
-    table = tables.collect(results.load_runs(tmp_path), TABLE, "smoke")
+    table = tables.collect(load_runs(tmp_path), TABLE, "smoke")
     assert (table.marks.loc["TKPR_a2", ["mAP@3", "NDCG@5", "ranking_loss"]] == "°").all()
     assert (table.marks.loc["TKPR_a3"] == "").all()
 
@@ -90,7 +92,7 @@ def test_csv_cell_by_cell(table):
     body = list(csv.DictReader(io.StringIO(tables.to_csv(table, paper=True))))
     assert len(body) == 10 * 4
     cells = {(line["method"], line["kind"]): line for line in body}
-    paper = results.paper_table(TABLE)
+    paper = paper_table(TABLE)
     for row in paper.index:
         values = [[run.metrics[m] for run in table.rows[row]] for m in MEASURES]
         assert {cells[row, kind]["seeds"] for kind in ("mean", "std")} == {str(len(values[0]))}
@@ -124,18 +126,18 @@ def test_the_papers_value_has_the_digits_that_the_paper_prints(tmp_path):
     """Its ranking loss on MS-COCO has three, that on VOC 2012 four."""
     name = "coco_mlc_ranking_resnet101"
     told = write_run(tmp_path, "L_rank", table=name, skill=1)
-    table = tables.collect(results.load_runs(tmp_path), name, "smoke")
+    table = tables.collect(load_runs(tmp_path), name, "smoke")
     ours, paper, difference = read_markdown(tables.to_markdown(table, paper=True))[:3]
     value = told["metrics"]["ranking_loss"]
     assert f"{value:.4f}" in ours["ranking_loss"]
     assert paper["ranking_loss"] == "0.034"
     assert difference["ranking_loss"] == f"{value - 0.034:+.3f}"
-    for table in results.table_names():
+    for table in table_names():
         printed = (
             (ROOT / "tkpr" / "reporting" / "paper" / f"{table}.csv").read_text().splitlines()[1]
         )
-        known = results.paper_table(table).iloc[0]
-        digits = results.paper_digits(table)
+        known = paper_table(table).iloc[0]
+        digits = paper_digits(table)
         texts = [tables.number(known[m], m, digits=digits[m]) for m in MEASURES]
         assert texts == printed.split(",")[1:]
 
@@ -175,7 +177,7 @@ def test_html_cell_by_cell(table):
     styles = {}
     for names, style in re.findall(r"(#T_[^{]*){([^}]*)}", page):
         styles |= {name.strip(" #\n"): style for name in names.split(",")}
-    place, best = results.places(table.mean), results.best_competitors(table.mean)
+    place, best = places(table.mean), best_competitors(table.mean)
     assert len(parser.rows) == 1 + 10
     for line, ids in zip(parser.rows[1:], parser.ids[1:], strict=True):
         row, _, *cells = [cell.strip() for cell in line]
@@ -205,7 +207,7 @@ def test_latex_cell_by_cell(table):
     assert r"\toprule" in text
     assert text.count(r"\\") == 12  # two lines of head, ten rows
     lines = [line for line in text.splitlines() if line.rstrip().endswith(r"\\")]
-    place, best = results.places(table.mean), results.best_competitors(table.mean)
+    place, best = places(table.mean), best_competitors(table.mean)
     names = [r"$L_{\text{rank}}$", *(rf"$L_{{u_{i}}}$" for i in range(1, 5)), "LSEP", "TKML"]
     names += [rf"TKPR $\alpha_{i}$" for i in (1, 2, 3)]
     for line, name, row in zip(lines[2:], names, table.mean.index, strict=True):
@@ -243,7 +245,7 @@ def test_notes_name_what_is_missing_and_what_is_odd(table):
 def test_a_row_run_with_two_settings_has_two_lines(tmp_path):
     for k in (3, 5):
         write_run(tmp_path, "TKPR_a2", table=TABLE, skill=2, loss__k=k)
-    table = tables.collect(results.load_runs(tmp_path), TABLE, "smoke")
+    table = tables.collect(load_runs(tmp_path), TABLE, "smoke")
     methods = [line["method"] for line in read_markdown(tables.to_markdown(table, paper=True))]
     assert "TKPR_a2 (loss.k=3)" in methods
     assert "TKPR_a2 (loss.k=5)" in methods

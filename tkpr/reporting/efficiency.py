@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from tkpr.config import build
 from tkpr.models.backbone import create
-from tkpr.reporting.results import paper_efficiency
+from tkpr.reporting.paper_numbers import paper_efficiency
 
 # as the paper names them, and as configs/loss does
 LOSSES = {

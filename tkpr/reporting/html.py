@@ -12,7 +12,8 @@ from tkpr.metrics import title as measure_title
 from tkpr.reporting import tables
 from tkpr.reporting.figures import cases, consistency, ranks, sensitivity
 from tkpr.reporting.figures.style import shown
-from tkpr.reporting.results import Run, is_ours, of_table, rows_in_paper_order, table_names
+from tkpr.reporting.paper_numbers import table_names
+from tkpr.reporting.rows import Run, is_ours, of_table, rows_in_paper_order
 
 STYLE = """
 :root { color-scheme: light; }

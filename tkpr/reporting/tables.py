@@ -10,8 +10,17 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from tkpr.metrics import find_measure, lower_is_better, per_image
-from tkpr.reporting import results
-from tkpr.reporting.results import Run
+from tkpr.reporting.paper_numbers import oddities, paper_digits, paper_table
+from tkpr.reporting.rows import (
+    Run,
+    averages,
+    best_competitors,
+    deviations,
+    group_rows,
+    is_ours,
+    of_table,
+    places,
+)
 from tkpr.reporting.significance import check_same_images, paired_bootstrap
 from tkpr.runs.plan import UNSUPPORTED_ROWS
 from tkpr.runs.saved_model import load_predictions
@@ -61,9 +70,9 @@ def collect(
         budget: paper, small, features or smoke.
         significance: whether to compare TKPR with the best competitor, image by image.
     """
-    paper = results.paper_table(name)
-    rows = results.group_rows(results.of_table(runs, name, budget), list(paper.index))
-    mean, std = results.averages(rows), results.deviations(rows)
+    paper = paper_table(name)
+    rows = group_rows(of_table(runs, name, budget), list(paper.index))
+    mean, std = averages(rows), deviations(rows)
     marks = pd.DataFrame("", index=mean.index, columns=mean.columns)
     notes = [f"Budget {budget}: {BUDGETS[budget]}."]
     cannot = UNSUPPORTED_ROWS.get(budget, {})
@@ -76,14 +85,14 @@ def collect(
     notes.append(
         "Best: red, bold. Runner-up: blue, italic. Best competitor on each measure: underlined."
     )
-    if significance and any(results.is_ours(row) and group for row, group in rows.items()):
+    if significance and any(is_ours(row) and group for row, group in rows.items()):
         marks = significance_marks(rows, mean)
         notes.append(
             f"{BETTER} TKPR is better, {WORSE} worse than the best competitor by a paired "
             f"bootstrap over the test images ({RESAMPLES} draws, two-sided p < {LEVEL}; each cell "
             "by itself, so about one in twenty is marked by chance)."
         )
-    notes += [f"About the paper's numbers: {note}" for note in results.oddities(name)]
+    notes += [f"About the paper's numbers: {note}" for note in oddities(name)]
     return Table(name, budget, rows, mean, std, marks, notes)
 
 
@@ -101,8 +110,8 @@ def _count(counts: dict[str, int]) -> str:
 def significance_marks(rows: dict[str, list[Run]], mean: pd.DataFrame) -> pd.DataFrame:
     """Compare each row of TKPR with the best competitor on each measure, by the predictions."""
     marks = pd.DataFrame("", index=mean.index, columns=mean.columns)
-    best = results.best_competitors(mean)
-    ours = [row for row, group in rows.items() if results.is_ours(row) and group]
+    best = best_competitors(mean)
+    ours = [row for row, group in rows.items() if is_ours(row) and group]
     needed = {*ours, *(row for row in best if row)}
     stored = {
         row: [(run.folder, load_predictions(run.folder)) for run in rows[row]] for row in needed
@@ -161,9 +170,9 @@ def lines(table: Table, *, paper: bool = False) -> pd.DataFrame:
         table: what to show.
         paper: add two lines to each row: the paper's value, and ours minus the paper's.
     """
-    texts, theirs = cell_texts(table), results.paper_table(table.name)
+    texts, theirs = cell_texts(table), paper_table(table.name)
     digits, cannot = (
-        results.paper_digits(table.name),
+        paper_digits(table.name),
         UNSUPPORTED_ROWS.get(table.budget, {}),
     )
     body = []
@@ -189,7 +198,7 @@ def lines(table: Table, *, paper: bool = False) -> pd.DataFrame:
 def to_markdown(table: Table, *, paper: bool = False) -> str:
     """Markdown: best bold, runner-up italic, best competitor underlined, notes below."""
     body = lines(table, paper=paper)
-    place, best = results.places(table.mean), results.best_competitors(table.mean)
+    place, best = places(table.mean), best_competitors(table.mean)
     rows = ["| " + " | ".join(body.columns) + " |", "|---" * len(body.columns) + "|"]
     for _, line in body.iterrows():
         cells = []
@@ -207,7 +216,7 @@ def to_markdown(table: Table, *, paper: bool = False) -> str:
 
 def to_csv(table: Table, *, paper: bool = False) -> str:
     """CSV: a line of means and one of deviations per row; with ``paper`` two lines more."""
-    theirs = results.paper_table(table.name)
+    theirs = paper_table(table.name)
     body = []
     for row in table.mean.index:
         kinds = {"mean": table.mean.loc[row], "std": table.std.loc[row]}
@@ -285,7 +294,7 @@ def _styled(
     columns: pd.Index | None = None,
 ) -> Styler:
     """Mark the cells of a body: best, runner-up, best competitor; ``columns`` are other heads."""
-    place, competitors = results.places(table.mean), results.best_competitors(table.mean)
+    place, competitors = places(table.mean), best_competitors(table.mean)
     styles = pd.DataFrame("", index=body.index, columns=body.columns)
     for index, row in body["method"].items():
         if row not in table.mean.index:

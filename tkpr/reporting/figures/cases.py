@@ -22,7 +22,7 @@ from tkpr.data.images import read_image
 from tkpr.metrics import per_image
 from tkpr.ranking import top_labels
 from tkpr.reporting.figures.style import shown
-from tkpr.reporting.results import Run, is_ours
+from tkpr.reporting.rows import Run, is_ours
 from tkpr.reporting.significance import check_same_images
 from tkpr.runs.saved_model import check_targets, load_predictions
 

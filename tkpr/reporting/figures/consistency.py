@@ -10,7 +10,7 @@ from scipy.stats import kendalltau
 
 from tkpr.metrics import lower_is_better, measure_names, title
 from tkpr.reporting.figures.style import COLOURS, LINES, MARKERS, shown
-from tkpr.reporting.results import Run, is_ours
+from tkpr.reporting.rows import Run, is_ours
 
 ROWS = ("L_rank", "L_u4", "LSEP", "TKPR_a2")
 DRAWN = ("P@5", "R@5", "mAP@5", "NDCG@5", "TKPR_a2@5", "ranking_loss")

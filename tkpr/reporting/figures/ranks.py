@@ -6,7 +6,7 @@ from matplotlib.ticker import PercentFormatter
 
 from tkpr.metrics import rank_distribution
 from tkpr.reporting.figures.style import COLOURS, HATCHES, shown
-from tkpr.reporting.results import Run, is_ours
+from tkpr.reporting.rows import Run, is_ours
 from tkpr.runs.saved_model import load_predictions
 
 ROWS = ("L_rank", "L_u4", "LSEP", "TKPR_a1", "TKPR_a2", "TKPR_a3")

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from tkpr.metrics import title
 from tkpr.reporting.figures.style import COLOURS, shown
-from tkpr.reporting.results import Run, is_ours
+from tkpr.reporting.rows import Run, is_ours
 
 SETTINGS = {
     "k": ("loss", "k", "$K$ of the loss"),

@@ -1,7 +1,8 @@
-"""The benchmarks run and write what they measured; how fast anything is, is not tested."""
+"""The benchmarks run and write what they measured; speed itself is not tested."""
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
+from tkpr.reporting.benchmark import peak_memory
+
 ROOT = Path(__file__).parents[2]
+LOSSES = {path.stem for path in (ROOT / "configs" / "loss").glob("*.yaml")}
 
 
 def load(name):
@@ -89,3 +93,52 @@ def test_bench_trainer(measured, capsys):
     assert 0 < data["epoch"]["share_of_metrics_and_logging"] < 1
     assert data["start"]["times_import_hydra"] > 0
     assert "metrics and logging" in capsys.readouterr().out
+
+
+def run(script, tmp_path):
+    """Call a script with --quick in a process of its own; return what it wrote and printed."""
+    output = tmp_path / "new" / "measured.json"
+    command = [sys.executable, ROOT / "scripts" / script, "--quick", "--output", output]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(output.read_text())
+    assert measured["machine"]["threads"] == 1
+    return measured, done.stdout
+
+
+@pytest.mark.slow
+def test_bench_loss(tmp_path):
+    measured, printed = run("bench_loss.py", tmp_path)
+    names = {row["loss"] for row in measured["times"]}
+    assert names >= LOSSES | {"BCEWithLogitsLoss", "MultiLabelMarginLoss", "tkpr_raw lists"}
+    for row in measured["times"]:
+        assert row["seconds"] > 0
+        assert row["times_BCEWithLogitsLoss"] > 0
+        assert row["times_MultiLabelMarginLoss"] > 0
+        assert row["loss"] in printed
+    assert {(row["batch"], row["classes"]) for row in measured["times"]} == {(4, 20), (4, 40)}
+    assert [row["loss"] for row in measured["memory"]] == ["rank"]
+
+
+@pytest.mark.slow
+def test_bench_metrics(tmp_path):
+    measured, printed = run("bench_metrics.py", tmp_path)
+    times = measured["times"]
+    assert times["numbers"] == 18
+    assert len(times["seconds"]) == 4
+    assert all(seconds > 0 for seconds in times["seconds"].values())
+    assert times["times_faster"] > 0
+    assert len(measured["memory"]) == 1
+    assert "label_ranking_loss" in printed
+
+
+@pytest.mark.slow
+def test_peak_memory_sees_what_torch_allocates():
+    peak = peak_memory(allocate, 2**24)
+    if peak is None:
+        pytest.skip("needs /proc")
+    assert 2**26 <= peak < 2**26 + 2**24
+
+
+def allocate(numel):
+    return lambda: torch.ones(numel).sum()

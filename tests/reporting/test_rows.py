@@ -13,7 +13,16 @@ import torch
 from tests.fake_runs import write_run
 from tkpr.losses import TKPR
 from tkpr.metrics import measure_names
-from tkpr.reporting import results
+from tkpr.reporting.paper_numbers import PAPER, oddities, paper_efficiency, paper_table, table_names
+from tkpr.reporting.rows import (
+    averages,
+    best_competitors,
+    deviations,
+    group_rows,
+    load_runs,
+    of_table,
+    places,
+)
 
 MEASURES = measure_names(scopes=["image"])
 
@@ -39,8 +48,8 @@ def test_means_and_deviations_cell_by_cell(tmp_path):
         for row, skill in (("L_rank", 1), ("TKPR_a2", 2))
         for seed in (0, 1, 2)
     ]
-    rows = results.group_rows(results.load_runs(tmp_path), ["L_rank", "L_u1", "TKPR_a2"])
-    mean, std = results.averages(rows), results.deviations(rows)
+    rows = group_rows(load_runs(tmp_path), ["L_rank", "L_u1", "TKPR_a2"])
+    mean, std = averages(rows), deviations(rows)
     assert list(mean.index) == ["L_rank", "L_u1", "TKPR_a2"]
     assert list(mean.columns) == MEASURES
     assert len(MEASURES) == 15
@@ -52,10 +61,10 @@ def test_means_and_deviations_cell_by_cell(tmp_path):
 
 def test_a_row_not_run_is_there_and_empty(tmp_path):
     write_run(tmp_path, "L_rank", table=TABLE, skill=1)
-    rows = results.group_rows(results.load_runs(tmp_path), ["L_rank", "L_u1"])
+    rows = group_rows(load_runs(tmp_path), ["L_rank", "L_u1"])
     assert rows["L_u1"] == []
-    assert results.averages(rows).loc["L_u1"].isna().all()
-    assert results.deviations(rows).loc["L_rank"].isna().all()  # one seed has no spread
+    assert averages(rows).loc["L_u1"].isna().all()
+    assert deviations(rows).loc["L_rank"].isna().all()  # one seed has no spread
 
 
 def test_only_runs_of_this_table_and_budget_on_the_test_set_count(tmp_path):
@@ -63,14 +72,14 @@ def test_only_runs_of_this_table_and_budget_on_the_test_set_count(tmp_path):
     write_run(tmp_path, "L_rank", table=TABLE, skill=1, budget="features")
     write_run(tmp_path, "L_rank", table="coco_mlml_ranking_resnet50", skill=1)
     write_run(tmp_path, "L_rank", table=TABLE, skill=1, split__holdout=0.2)
-    found = results.of_table(results.load_runs(tmp_path), TABLE, "smoke")
+    found = of_table(load_runs(tmp_path), TABLE, "smoke")
     assert [run.folder.parent.name for run in found] == ["L_rank"]
 
 
 def test_settings_are_never_mixed(tmp_path):
     for k, seed in product((3, 5), (0, 1)):
         write_run(tmp_path, "TKPR_a2", table=TABLE, skill=k, seed=seed, loss__k=k)
-    rows = results.group_rows(results.load_runs(tmp_path), ["TKPR_a2"])
+    rows = group_rows(load_runs(tmp_path), ["TKPR_a2"])
     assert list(rows) == ["TKPR_a2 (loss.k=3)", "TKPR_a2 (loss.k=5)"]
     assert [run.seed for run in rows["TKPR_a2 (loss.k=5)"]] == [0, 1]
 
@@ -78,7 +87,7 @@ def test_settings_are_never_mixed(tmp_path):
 def test_seeds_of_different_features_are_not_averaged(tmp_path):
     for seed, file in enumerate(("lite0.npz", "lite0.npz", "resnet.npz")):
         write_run(tmp_path, "L_rank", table=TABLE, skill=1, seed=seed, dataset__file=file)
-    rows = results.group_rows(results.load_runs(tmp_path), ["L_rank"])
+    rows = group_rows(load_runs(tmp_path), ["L_rank"])
     assert {name: len(group) for name, group in rows.items()} == {
         "L_rank (dataset.file=lite0.npz)": 2,
         "L_rank (dataset.file=resnet.npz)": 1,
@@ -91,7 +100,7 @@ def test_runs_from_before_a_setting_was_known_are_the_same_experiment(tmp_path):
     later = {"trainer__stop_after": None, "tkpr_k": 6, "sweep": {"k": "2,4"}, "methods": "rank,u1"}
     write_run(tmp_path, "TKPR_a2", table=TABLE, skill=1, seed=1, **later)
     write_run(tmp_path, "TKPR_a2", table=TABLE, skill=1, seed=2, trainer__stop_after=3)
-    rows = results.group_rows(results.load_runs(tmp_path), ["TKPR_a2"])
+    rows = group_rows(load_runs(tmp_path), ["TKPR_a2"])
     assert [len(group) for group in rows.values()] == [2, 1]
     assert list(rows)[1] == "TKPR_a2 (trainer.stop_after=3)"
 
@@ -100,15 +109,15 @@ def test_the_same_run_twice_is_refused(tmp_path):
     write_run(tmp_path / "a", "L_rank", table=TABLE, skill=1)
     write_run(tmp_path / "b", "L_rank", table=TABLE, skill=1)
     with pytest.raises(ValueError, match="twice with the same seed"):
-        results.group_rows(results.load_runs(tmp_path), ["L_rank"])
+        group_rows(load_runs(tmp_path), ["L_rank"])
 
 
 def test_folders_that_hold_nothing_readable(tmp_path):
     with pytest.raises(FileNotFoundError, match="train something first"):
-        results.load_runs(tmp_path / "runs")
+        load_runs(tmp_path / "runs")
     (tmp_path / "metrics.json").write_text('{"metrics": {}}')
     with pytest.raises(ValueError, match=r"metrics.json was not written by train.py"):
-        results.load_runs(tmp_path)
+        load_runs(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -125,17 +134,17 @@ def test_folders_that_hold_nothing_readable(tmp_path):
     ],
 )
 def test_marks_are_those_of_the_paper(table, measure, best, second, competitor):
-    values = results.paper_table(table)
-    place = results.places(values)[measure]
+    values = paper_table(table)
+    place = places(values)[measure]
     assert place[place == 1].index.tolist() == [best]
     assert place[place == 2].index.tolist() == [second]
-    assert results.best_competitors(values)[measure] == competitor
+    assert best_competitors(values)[measure] == competitor
 
 
 def test_marks_without_runs():
     values = pd.DataFrame({"P@3": [np.nan, np.nan]}, index=["L_rank", "TKPR_a2"])
-    assert results.places(values).isna().all().all()
-    assert results.best_competitors(values)["P@3"] is None
+    assert places(values).isna().all().all()
+    assert best_competitors(values)["P@3"] is None
 
 
 @pytest.mark.parametrize(
@@ -154,7 +163,7 @@ def test_marks_without_runs():
     ],
 )
 def test_the_papers_numbers(table, row, values):
-    numbers = results.paper_table(table).loc[row]
+    numbers = paper_table(table).loc[row]
     assert tuple(numbers[["P@3", "NDCG@3", "TKPR_a3@5", "ranking_loss"]]) == values
 
 
@@ -162,19 +171,19 @@ def test_the_papers_numbers_are_never_touched():
     """The files were checked against the paper cell by cell: whoever mends one mends this too."""
     found = {
         file.stem: hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-        for file in sorted(Path(str(results.PAPER)).glob("*_*.csv"))
+        for file in sorted(Path(str(PAPER)).glob("*_*.csv"))
     }
     assert found == HASHES
 
 
 def test_every_table_is_complete():
-    sizes = [len(results.paper_table(name)) for name in results.table_names()]
+    sizes = [len(paper_table(name)) for name in table_names()]
     assert sizes == [10, 8, 10, 10, 10, 8, 8, 8, 10, 10]
-    for name in results.table_names():
-        table = results.paper_table(name)
+    for name in table_names():
+        table = paper_table(name)
         assert table.notna().all().all()
         assert table.index[-3:].tolist() == ["TKPR_a1", "TKPR_a2", "TKPR_a3"]
-    timing = results.paper_efficiency()
+    timing = paper_efficiency()
     assert len(timing) == 2 * 4 * 7
     assert (
         timing.total_s - timing[["forward_s", "loss_s", "backward_s"]].sum(axis=1)
@@ -183,7 +192,7 @@ def test_every_table_is_complete():
 
 def test_unknown_table():
     with pytest.raises(ValueError, match="no table 'coco'"):
-        results.paper_table("coco")
+        paper_table("coco")
 
 
 def test_oddities_are_true():
@@ -197,9 +206,9 @@ def test_oddities_are_true():
                 gain = sum(hit / np.log2(i + 2) for i, hit in enumerate(hits))
                 ideal = sum(1 / np.log2(i + 2) for i in range(min(k, n)))
                 assert precision <= gain / ideal + 1e-12
-    coco, voc = results.paper_table("coco_mlc_sota_resnet101"), None
+    coco, voc = paper_table("coco_mlc_sota_resnet101"), None
     assert coco.loc["TKPR_a1", "mAP@3"] > coco.loc["TKPR_a1", "NDCG@3"]
-    voc = results.paper_table("voc2007_mlc_ranking_resnet101")
+    voc = paper_table("voc2007_mlc_ranking_resnet101")
     assert voc.loc["TKPR_a3", "mAP@3"] > voc.loc["TKPR_a3", "NDCG@3"]
     # images of the test sets with 0, 1, 2, ... labels
     counts = {
@@ -224,13 +233,13 @@ def test_oddities_are_true():
         "voc2012_mlml_sota_resnet50": [0, 3837, 1532, 378, 64, 12],
     }
     for table, histogram in counts.items():
-        numbers = results.paper_table(table)
+        numbers = paper_table(table)
         for row in numbers.index:
             for k in (3, 5):
                 low = smallest_precision(histogram, k, numbers.loc[row, f"R@{k}"] - 0.0005)
                 impossible = numbers.loc[row, f"P@{k}"] + 0.0005 < low
                 assert impossible == row.startswith("LL-")
-        assert any(note.startswith("LL-R, LL-Ct, LL-Cp") for note in results.oddities(table))
+        assert any(note.startswith("LL-R, LL-Ct, LL-Cp") for note in oddities(table))
 
 
 @pytest.mark.parametrize("alpha", [2, 3])
@@ -241,8 +250,8 @@ def test_with_single_positives_the_alphas_are_one_loss(alpha):
     first = TKPR(alpha=1, k=5, surrogate="square", scores="sigmoid")(logits, targets)
     other = TKPR(alpha=alpha, k=5, surrogate="square", scores="sigmoid")(logits, targets)
     assert first.item() == pytest.approx(other.item() * (5 if alpha == 3 else 1), rel=1e-12)
-    for name in results.table_names():
-        same = any("alpha_3 = K" in note for note in results.oddities(name))
+    for name in table_names():
+        same = any("alpha_3 = K" in note for note in oddities(name))
         assert same == ("mlml" in name)
 
 

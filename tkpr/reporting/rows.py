@@ -1,9 +1,8 @@
-"""Finished runs collected into the paper's tables: means over seeds, marks, the paper's numbers."""
+"""Finished runs as rows of a table: grouped by settings, averaged over seeds, ranked."""
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import pandas as pd
 
 from tkpr.config import experiment_settings
 from tkpr.metrics import lower_is_better, measure_names
-
-PAPER = files("tkpr.reporting") / "paper"
+from tkpr.reporting.paper_numbers import paper_table, table_names
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run, as its metrics.json tells of it."""
+    """A finished run, read from its metrics.json."""
 
     folder: Path
     config: dict[str, Any]
@@ -56,8 +54,8 @@ def load_runs(root: Path) -> list[Run]:
     runs = []
     for file in sorted(root.rglob("metrics.json")):
         try:
-            told = json.loads(file.read_text())
-            runs.append(Run(file.parent, told["config"], told["metrics"], told["seconds"]))
+            record = json.loads(file.read_text())
+            runs.append(Run(file.parent, record["config"], record["metrics"], record["seconds"]))
         except (ValueError, KeyError) as error:
             raise ValueError(f"{file} was not written by train.py: {error!r}") from error
     return runs
@@ -138,9 +136,9 @@ def one_experiment(folder: Path) -> list[Run]:
     if not groups:
         raise FileNotFoundError(f"no finished run in {folder}")
     if len(groups) > 1:
-        told = "; ".join(_difference(group, groups) for group in groups)
+        found = "; ".join(_difference(group, groups) for group in groups)
         raise ValueError(
-            f"{folder} holds runs with several settings ({told}): name the folder of one of them"
+            f"{folder} holds runs with several settings ({found}): name the folder of one of them"
         )
     return groups[0]
 
@@ -149,8 +147,8 @@ def _difference(group: list[Run], groups: list[list[Run]]) -> str:
     """Name the settings of a group that not all groups share."""
     every = [other[0].settings for other in groups]
     keys = sorted({key for settings in every for key in settings})
-    told = [key for key in keys if len({repr(settings.get(key)) for settings in every}) > 1]
-    return ", ".join(f"{key}={group[0].settings.get(key)}" for key in told)
+    differing = [key for key in keys if len({repr(settings.get(key)) for settings in every}) > 1]
+    return ", ".join(f"{key}={group[0].settings.get(key)}" for key in differing)
 
 
 def averages(rows: dict[str, list[Run]], measures: Sequence[str] | None = None) -> pd.DataFrame:
@@ -212,56 +210,3 @@ def best_competitors(values: pd.DataFrame) -> pd.Series:
         for name, column in theirs.items()
     }
     return pd.Series(best, dtype=object)
-
-
-def table_names() -> list[str]:
-    """The paper's ten result tables, in its order."""
-    return [
-        "coco_mlc_ranking_resnet101",
-        "coco_mlc_sota_resnet101",
-        "coco_mlml_ranking_resnet50",
-        "coco_mlml_sota_resnet50",
-        "voc2007_mlc_ranking_resnet101",
-        "voc2007_mlc_sota_resnet101",
-        "coco_mlc_sota_swin",
-        "nuswide_mlc_sota_swin",
-        "voc2012_mlml_ranking_resnet50",
-        "voc2012_mlml_sota_resnet50",
-    ]
-
-
-def paper_table(name: str) -> pd.DataFrame:
-    """The paper's numbers of a table: a line per method, a column per measure, NaN if not printed.
-
-    >>> paper_table("coco_mlc_ranking_resnet101").loc["TKPR_a2", "mAP@3"]
-    np.float64(0.752)
-    """
-    if name not in table_names():
-        raise ValueError(f"no table {name!r}: choose one of {', '.join(table_names())}")
-    with (PAPER / f"{name}.csv").open() as file:
-        printed = pd.read_csv(file, index_col="method")
-    return printed.reindex(columns=measure_names(scopes=["image"]))
-
-
-def paper_digits(name: str) -> dict[str, int]:
-    """With how many digits after the point the paper prints each measure of a table.
-
-    >>> paper_digits("coco_mlc_ranking_resnet101")["ranking_loss"]
-    3
-    """
-    with (PAPER / f"{name}.csv").open() as file:
-        printed = pd.read_csv(file, index_col="method", dtype=str)
-    return {m: int(printed[m].str.partition(".")[2].str.len().max()) for m in printed.columns}
-
-
-def paper_efficiency() -> pd.DataFrame:
-    """The paper's timing table, seconds on an A100: backbone, num_classes, loss and four times."""
-    with (PAPER / "efficiency_a100.csv").open() as file:
-        return pd.read_csv(file)
-
-
-def oddities(table: str) -> list[str]:
-    """What cannot be right, or is not what it says, in the paper's numbers of a table."""
-    with (PAPER / "oddities.csv").open() as file:
-        notes = pd.read_csv(file)
-    return notes.loc[notes.table == table, "note"].tolist()
