@@ -30,6 +30,7 @@ from tkpr.metrics.functions import (
     recall_at_k,
     tkpr_at_k,
 )
+from tkpr.metrics.propensity import inverse_propensities
 from tkpr.metrics.table import (
     MEASURES,
     Measure,
@@ -41,17 +42,21 @@ from tkpr.metrics.table import (
     per_image,
     title,
 )
+from tkpr.metrics.top_k import best_labels, evaluate_top
 
 __all__ = [
     "MEASURES",
     "Measure",
     "average_precision_at_k",
+    "best_labels",
     "class_f1",
     "count_empty",
     "coverage_error",
     "evaluate",
     "evaluate_one",
+    "evaluate_top",
     "find_measure",
+    "inverse_propensities",
     "label_ranking_average_precision",
     "lower_is_better",
     "mean_average_precision",

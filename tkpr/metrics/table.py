@@ -22,6 +22,7 @@ from tkpr.metrics.functions import (
     recall_rows,
     tkpr_rows,
 )
+from tkpr.metrics.propensity import psndcg_at_k, psp_at_k
 from tkpr.ranking import Array, check_matrices, rankings
 
 
@@ -32,10 +33,12 @@ class Measure:
     Attributes:
         name: the key in metrics.json; ``@K`` at its end stands for a cut-off.
         scope: "image": a mean over images; "class": a mean over classes; "set": one number for
-            all; "training": a number of the training loop, which :func:`evaluate` leaves out.
+            all; "propensity": a number for all that weighs rare labels up, which
+            :func:`evaluate_top` computes; "training": a number of the training loop. The last two
+            are left out by :func:`evaluate`.
         function: by scope, a function of a :class:`Ranking` of each image's labels (with a cut-off:
             of its top K, and K), of a ranking of the images for each class, or of three counts per
-            class: true positives, predictions, positives.
+            class: true positives, predictions, positives; for "propensity" see propensity.py.
         title: how tables and figures write it, in LaTeX that matplotlib understands.
         lower_is_better: whether less is better.
         digits: printed after the decimal point.
@@ -76,6 +79,8 @@ MEASURES = {
         Measure("mAP", "class", average_precision_columns, "mAP per class"),
         Measure("CF1", "set", class_f1_of_counts, "CF1"),
         Measure("OF1", "set", overall_f1_of_counts, "OF1"),
+        Measure("PSP@K", "propensity", psp_at_k, "PSP@K"),
+        Measure("PSnDCG@K", "propensity", psndcg_at_k, "PSnDCG@K"),
         Measure("train_loss", "training", None, "training loss", lower_is_better=True, digits=4),
     )
 }

@@ -52,16 +52,18 @@ def inverse_propensities(
     return 1 + scale * (counts + b) ** -a
 
 
-def psp_at_k(gains: Tensor, ideal: Tensor, k: int) -> float:
+def psp_at_k(gains: Tensor, ideal: Tensor, num_relevant: Tensor, k: int) -> float:
     """PSP@K of rows of which the K best labels are known.
 
     Args:
         gains: y_sigma(k) / p_sigma(k) of the label at each position, ``[N, K']``, K' >= k.
         ideal: 1 / p of the relevant labels, largest first, padded with 0, ``[N, K']``.
+        num_relevant: not used; how many labels are relevant, ``[N]``.
         k: K.
 
     >>> gains = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
-    >>> psp_at_k(gains, torch.tensor([[4.0, 2.0], [3.0, 0.0]]), 2)  # 5 / 9
+    >>> ideal = torch.tensor([[4.0, 2.0], [3.0, 0.0]])
+    >>> psp_at_k(gains, ideal, torch.tensor([2, 1]), 2)  # 5 / 9
     0.5555555555555556
     """
     return _ratio(gains[:, :k].double().sum(), ideal[:, :k].double().sum())
