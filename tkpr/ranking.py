@@ -217,7 +217,7 @@ def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def _select(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """As ``topk``; of many rows NumPy finds the k-th largest values in a fraction of the time."""
-    if scores.numel() >= 2**13 and scores.is_cpu and not torch.compiler.is_compiling():
+    if on_host(scores) and scores.numel() >= 2**13:
         values = scores.detach().numpy()
         found = np.flatnonzero(values >= np.partition(values, -k, axis=1)[:, -k, None])
         if len(found) == k * len(values):  # no tie with the k-th, and no NaN
@@ -225,3 +225,29 @@ def _select(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
             columns = torch.from_numpy(found.reshape(-1, k) - first_of_row)
             return scores.gather(1, columns), columns
     return scores.topk(k, dim=1, sorted=False)
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Whether the numbers of a tensor can be read at once and at no cost.
+
+    They cannot on an accelerator, whose queue would stall, nor while code is compiled
+    (``torch.compile``) or transformed (``torch.func``), when there are no numbers yet.
+
+    >>> on_host(torch.zeros(3))
+    True
+    """
+    return (
+        tensor.is_cpu
+        and not is_traced()
+        and type(tensor) in (Tensor, torch.nn.Parameter)  # not a tensor without numbers
+    )
+
+
+def is_traced() -> bool:
+    """Whether the code that runs is being compiled or transformed."""
+    return torch.compiler.is_compiling() or is_transformed()
+
+
+def is_transformed() -> bool:
+    """Whether a transform of ``torch.func`` (grad, vmap, ...) is at work."""
+    return torch._C._are_functorch_transforms_active()

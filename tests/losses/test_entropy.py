@@ -143,6 +143,7 @@ def test_predictions_must_cover_the_training_set():
         em_apl(observed_labels(6, 4)).update_labels(torch.zeros(5, 4))
 
 
+@pytest.mark.host_only
 def test_index_is_needed_and_checked():
     loss = em_apl(observed_labels(6, 4))
     with pytest.raises(ValueError, match="keeps a state per sample"):

@@ -164,6 +164,7 @@ class TestPermanentCorrections:
         with pytest.raises(ValueError, match="give num_samples and num_classes"):
             LargeLoss(scheme="correct_permanently")
 
+    @pytest.mark.host_only
     def test_index_is_needed_and_checked(self):
         loss = build("correct_permanently")
         logits, targets, index = batch()

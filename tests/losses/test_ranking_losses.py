@@ -175,6 +175,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 @every_loss
+@pytest.mark.host_only
 def test_no_tensor_of_all_pairs(loss):
     num_rows, num_classes = 6, 300
     logits = torch.randn(num_rows, num_classes, requires_grad=True)
@@ -185,6 +186,7 @@ def test_no_tensor_of_all_pairs(loss):
     assert num_rows * num_classes <= largest.numel <= 3 * num_rows * num_classes
 
 
+@pytest.mark.host_only
 def test_rank_memory_follows_the_number_of_labels():
     """One row with many labels does not blow up the others."""
     targets = torch.zeros(50, 100)

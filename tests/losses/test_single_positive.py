@@ -186,6 +186,7 @@ class TestROLE:
         batch = torch.randn(5, 3), OBSERVED, torch.arange(5)
         assert other(*batch).equal(loss(*batch))
 
+    @pytest.mark.host_only
     def test_index_is_needed_and_checked(self):
         loss = ROLE(expected_positives=2.0, train_targets=OBSERVED)
         with pytest.raises(ValueError, match="keeps a state per sample"):

@@ -96,18 +96,19 @@ def test_the_forms_agree_on_the_labels():
     assert torch.equal(targets, dense.float())
     _, relevant = find_relevant(logits, lists)
     assert relevant.counts.tolist() == [[2], [0], [1]]
-    assert sorted(relevant.entries.flatten().tolist()) == [0, 4, 12]
+    assert sorted(relevant.entries.tolist()) == [0, 4, 12]
 
 
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.bool, torch.int64]
 )
+@pytest.mark.host_only
 def test_relevant_labels_are_found_in_large_matrices(dtype):
     generator = torch.Generator().manual_seed(0)
     targets = torch.rand(64, 3000, generator=generator) < 0.001
     targets[0, 0] = targets[-1, -1] = True
     _, relevant = find_relevant(torch.zeros(64, 3000), targets.to(dtype))
-    assert torch.equal(relevant.entries, targets.flatten().nonzero())
+    assert torch.equal(relevant.entries, targets.flatten().nonzero().squeeze(1))
     assert torch.equal(relevant.rows, targets.nonzero()[:, 0])
     assert torch.equal(relevant.counts.flatten(), targets.sum(1).float())
 
@@ -115,6 +116,7 @@ def test_relevant_labels_are_found_in_large_matrices(dtype):
 @pytest.mark.parametrize("wrong", [-1.0, 0.5, 2.0, torch.inf, torch.nan])
 @pytest.mark.parametrize("shape", [(4, 9), (64, 3000)])
 @pytest.mark.parametrize("check", [prepare, find_relevant])
+@pytest.mark.host_only
 def test_wrong_values_are_found_anywhere(check, shape, wrong):
     targets = torch.zeros(shape)
     targets[:, 2] = 1
@@ -155,7 +157,7 @@ def test_wrong_lists(make_lists, message):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([[0], [9], [1]], "below the number of classes, 9; got 9"),
+        ([[0], [9], [1]], "must be below the number of classes, 9; got 9"),
         ([[0], [1]], "a list for each row of logits, 3; got 2"),
     ],
 )

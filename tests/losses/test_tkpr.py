@@ -7,7 +7,7 @@ import torch
 
 from tests.losses.golden import assert_matches, cases, tensors
 from tkpr.losses.autkc import AUTKC
-from tkpr.losses.surrogates import OF_GAP, SURROGATES
+from tkpr.losses.surrogates import OVER_TOP, SURROGATES
 from tkpr.losses.tkpr import SCORES, TKPR
 
 SHORT = {"sq": "square", "exp": "exponential", "logit": "logistic"}
@@ -126,14 +126,23 @@ def test_memory_layout_of_the_logits(memory):
 
 
 @pytest.mark.parametrize("margin", [-900.0, -700.5, -3.0, 0.0, 0.4, 3.0, 900.0])
-@pytest.mark.parametrize("name", OF_GAP)
-def test_surrogates_of_the_gap_and_their_slopes(name, margin):
-    t = torch.tensor([margin], dtype=torch.float64, requires_grad=True)
-    value = SURROGATES[name](t)
-    (expected,) = torch.autograd.grad(value.sum(), t)
-    of_gap = OF_GAP[name]
-    torch.testing.assert_close(of_gap.value(-t.detach()), value.detach(), rtol=0, atol=0)
-    torch.testing.assert_close(-of_gap.slope(-t.detach()), expected, rtol=1e-12, atol=0)
+@pytest.mark.parametrize("name", OVER_TOP)
+def test_sums_over_the_top_scores_and_their_slopes(name, margin):
+    """Against the sum of the surrogate itself; the exponential of the whole sum is bounded."""
+    top = torch.tensor([[2.0, 1.5, 0.25]], dtype=torch.float64)
+    own = torch.tensor([[margin]], dtype=torch.float64)
+    gaps = (top - own).requires_grad_()
+    pairs = SURROGATES[name](-gaps).sum(1, keepdim=True)
+    bounded = name == "exponential" and gaps.logsumexp(1) > 700
+    expected = SURROGATES[name](torch.tensor([[-999.0]]).double()) if bounded else pairs
+    (slopes,) = torch.autograd.grad(pairs.sum(), gaps)
+    if bounded:
+        slopes = torch.zeros_like(slopes)
+    over_top = OVER_TOP[name]
+    close = {"rtol": 1e-12, "atol": 0}
+    torch.testing.assert_close(over_top.of_gaps(gaps.detach()), expected.detach(), **close)
+    torch.testing.assert_close(over_top.slopes(gaps.detach()), slopes, **close)
+    torch.testing.assert_close(over_top.of_scores(own, top), expected.detach(), **close)
 
 
 def compiled_equals_eager(backend):

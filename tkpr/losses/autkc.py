@@ -1,8 +1,9 @@
 """AUTKC, the multiclass forerunner of TKPR, for several relevant labels."""
 
+import torch
 from torch import Tensor, nn
 
-from tkpr.losses.inputs import choose, find_relevant
+from tkpr.losses.inputs import Relevant, choose, find_relevant
 from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.surrogates import surrogate as find_surrogate
 from tkpr.losses.tkpr import SCORES
@@ -25,7 +26,6 @@ class AUTKC(nn.Module):
         surrogate: l: "exponential" (the original's default), "square", "logistic" or "hinge".
         scores: "softmax" (the original's choice but for the hinge), "sigmoid" or "raw".
 
-    >>> import torch
     >>> loss = AUTKC(k=1, surrogate="hinge", scores="raw")
     >>> loss(torch.tensor([[2.0, 1.0, 0.5, 4.0]]), torch.tensor([[1, 0, 0, 0]]))
     tensor(3.)
@@ -43,13 +43,33 @@ class AUTKC(nn.Module):
         self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
     ) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
-        logits, (entries, rows, counts) = find_relevant(logits, targets)
-        batch, num_classes = logits.shape
-        scores = self.scores(logits)
+        logits, labels = find_relevant(logits, targets)
         # the K + 1 largest of the others are among the K + 2 largest of all
-        top_scores, top = scores.topk(min(self.k + 2, num_classes), dim=1)
-        pairs = self.surrogate(scores.take(entries) - top_scores.index_select(0, rows))
-        others = top.index_select(0, rows) != entries % num_classes
+        scores = self.scores(logits)
+        top_scores, top = scores.topk(min(self.k + 2, logits.shape[1]), dim=1)
+        if isinstance(labels, Relevant):
+            total = self._of_lists(scores, top_scores, top, labels)
+        else:
+            total = self._of_dense(scores, top_scores, top, labels)
+        return total / (self.k * len(logits))
+
+    def _of_lists(
+        self, scores: Tensor, top_scores: Tensor, top: Tensor, labels: Relevant
+    ) -> Tensor:
+        entries, rows, counts = labels
+        own_scores = scores.flatten().index_select(0, entries).unsqueeze(1)
+        pairs = self.surrogate(own_scores - top_scores.index_select(0, rows))
+        others = top.index_select(0, rows) != (entries % scores.shape[1]).unsqueeze(1)
         counted = others & (others.cumsum(1) <= self.k + 1)
-        num_relevant = counts.index_select(0, rows)
-        return (pairs.where(counted, 0) / num_relevant).sum() / (self.k * batch)
+        return (pairs.where(counted, 0) / counts.index_select(0, rows)).sum()
+
+    def _of_dense(self, scores: Tensor, top_scores: Tensor, top: Tensor, labels: Tensor) -> Tensor:
+        first = top_scores[:, : self.k + 1]
+        # a label below the K + 1 largest meets all of these
+        below = torch.stack([self.surrogate(scores - one) for one in first.split(1, dim=1)]).sum(0)
+        # one of them meets the K + 2 largest without itself
+        pairs = self.surrogate(first.unsqueeze(2) - top_scores.unsqueeze(1))
+        others = 1 - torch.eye(*pairs.shape[1:], dtype=pairs.dtype, device=pairs.device)
+        sums = below.scatter(1, top[:, : self.k + 1], (pairs * others).sum(2))
+        # a product, not a choice: NaN is not hidden, not even in a row without relevant labels
+        return ((sums * labels).sum(1) / labels.sum(1).clamp(min=1)).sum()

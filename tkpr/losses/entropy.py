@@ -139,7 +139,7 @@ class EMAPL(nn.Module):
         order = logits.masked_fill(~unknown, torch.inf).argsort(dim=0, stable=True)
         among_lowest = torch.arange(len(logits), device=logits.device)[:, None] < count
         chosen = torch.zeros_like(unknown).scatter_(0, order, among_lowest) & unknown
-        self.labels[chosen] = -torch.sigmoid(logits[chosen])
+        self.labels.copy_(torch.where(chosen, -torch.sigmoid(logits), self.labels))
 
     def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch ``[B, C]`` of the training images at ``index`` ``[B]``."""

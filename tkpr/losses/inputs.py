@@ -6,8 +6,10 @@ from typing import NamedTuple, NoReturn, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from tkpr.losses.label_lists import LabelLists
+from tkpr.ranking import on_host
 
 T = TypeVar("T")
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean}
@@ -16,8 +18,9 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": t
 def prepare(logits: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor, Tensor]:
     """Check one batch and lift it to float32 where it comes in half precision.
 
-    The values of ``targets`` are checked on the CPU only: on an accelerator the answer would stall
-    the queue at every step, and the data sets have checked them once already.
+    On the CPU a target other than 0 and 1 raises an error. On an accelerator, and in compiled or
+    transformed code, the answer would stall the queue at every step: there all logits become NaN
+    instead, and so does the loss.
 
     Args:
         logits: raw scores, ``[B, C]``.
@@ -32,11 +35,13 @@ def prepare(logits: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor, Tenso
     """
     logits, targets = _check_shapes(logits, targets)
     if isinstance(targets, LabelLists):
-        targets = targets.dense(logits.shape[1])
-    elif targets.dtype != torch.bool and _is_eager_on_cpu(targets):
+        return logits, targets.dense(logits.shape[1]).to(logits.dtype)
+    if targets.dtype != torch.bool:
         # y (y - 1) is 0 for 0 and 1 alone, also in whole numbers that wrap around
-        rest = (targets - 1).mul_(targets)
-        if rest.amin() != 0 or rest.amax() != 0:
+        rest = (targets - 1) * targets
+        if not on_host(targets):
+            logits = logits.masked_fill((rest != 0).any(), torch.nan)
+        elif rest.amin() != 0 or rest.amax() != 0:
             _refuse_value(targets[rest != 0][0].item())
     return logits, targets.to(logits.dtype)
 
@@ -45,7 +50,7 @@ class Relevant(NamedTuple):
     """The R relevant labels of a batch: few, so that a loss need not look at all B C labels.
 
     Attributes:
-        entries: their positions in the flattened logits, for ``take`` and ``put_``, ``[R, 1]``.
+        entries: their positions in the flattened logits, ``[R]``.
         rows: their rows, ``[R]``.
         counts: N, the number of relevant labels of each row, in the logits' type, ``[B, 1]``.
     """
@@ -55,31 +60,29 @@ class Relevant(NamedTuple):
     counts: Tensor
 
 
-def find_relevant(logits: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor, Relevant]:
-    """Check one batch as :func:`prepare` does, and find its relevant labels.
+def find_relevant(logits: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor, Relevant | Tensor]:
+    """Check one batch as :func:`prepare` does, and find its relevant labels where that is cheap.
 
     Args:
         logits: raw scores, ``[B, C]``.
         targets: 1 for relevant labels, 0 for the others, ``[B, C]``, or lists of labels.
 
     Returns:
-        The logits in float32 or float64, and where the relevant labels are.
+        The logits in float32 or float64, and the relevant labels. To find them in a dense matrix,
+        an accelerator would have to report their number to the host; there, and in compiled or
+        transformed code, the answer is the dense targets ``[B, C]`` in the logits' type.
 
     >>> _, relevant = find_relevant(torch.zeros(2, 3), torch.tensor([[1, 0, 1], [0, 1, 0]]))
-    >>> relevant.entries.squeeze(1), relevant.rows, relevant.counts.squeeze(1)
+    >>> relevant.entries, relevant.rows, relevant.counts.squeeze(1)
     (tensor([0, 2, 4]), tensor([0, 0, 1]), tensor([2., 1.]))
     """
+    if isinstance(targets, Tensor) and targets.layout == torch.strided and not on_host(targets):
+        return prepare(logits, targets)
     logits, targets = _check_shapes(logits, targets)
-    batch, num_classes = logits.shape
     if isinstance(targets, LabelLists):
-        entries = targets.entries(logits.shape).unsqueeze(1)
-        counts = torch.bincount(targets.rows, minlength=batch).to(logits.dtype).unsqueeze(1)
-        return logits, Relevant(entries, targets.rows, counts)
-    if _is_eager_on_cpu(targets):
-        return logits, _find_by_numpy(targets, logits)
-    entries = targets.flatten().nonzero()
-    rows = entries.div(num_classes, rounding_mode="floor").squeeze(1)
-    return logits, Relevant(entries, rows, targets.sum(1, keepdim=True, dtype=logits.dtype))
+        counts = targets.counts.to(logits.dtype).unsqueeze(1)
+        return logits, Relevant(targets.entries(logits.shape), targets.rows, counts)
+    return logits, _find_by_numpy(targets, logits)
 
 
 def _find_by_numpy(targets: Tensor, logits: Tensor) -> Relevant:
@@ -94,7 +97,7 @@ def _find_by_numpy(targets: Tensor, logits: Tensor) -> Relevant:
     rows = entries // logits.shape[1]
     counts = np.bincount(rows, minlength=len(logits))
     return Relevant(
-        torch.from_numpy(entries[:, None]),
+        torch.from_numpy(entries),
         torch.from_numpy(rows),
         torch.from_numpy(counts[:, None]).to(logits.dtype),
     )
@@ -123,11 +126,9 @@ def _check_shapes(
             )
         if targets.layout != torch.strided:
             targets = LabelLists.from_sparse(targets)
+        elif targets.dtype in (torch.uint16, torch.uint32, torch.uint64):
+            targets = targets.long()  # torch has no arithmetic for these types
     return logits, targets
-
-
-def _is_eager_on_cpu(targets: Tensor) -> bool:
-    return targets.is_cpu and not torch.compiler.is_compiling()
 
 
 def _refuse_value(wrong: float) -> NoReturn:
@@ -146,7 +147,7 @@ def check_index(index: Tensor | None, batch: int, num_samples: int) -> Tensor:
         raise ValueError("this loss keeps a state per sample: call it with the samples' index")
     if index.shape != (batch,):
         raise ValueError(f"index must have shape ({batch},); got {tuple(index.shape)}")
-    if index.device.type == "cpu" and (index.min() < 0 or index.max() >= num_samples):
+    if on_host(index) and (index.min() < 0 or index.max() >= num_samples):
         raise ValueError(
             f"index must lie within the training set, 0 to {num_samples - 1}; "
             f"got {index.min().item()} to {index.max().item()}"
@@ -167,22 +168,22 @@ def choose(name: str, options: Mapping[str, T], what: str) -> T:
 
 
 def relevant_labels(targets: Tensor) -> Tensor:
-    """Gather the few relevant labels of each row, so that no [B, C, C] tensor is needed.
+    """List the relevant labels of each row.
 
     Args:
         targets: 1 for relevant labels, 0 for the others, ``[B, C]``.
 
     Returns:
-        The columns of each row's relevant labels ``[B, N]``, N being the largest number of them in
-        the batch, padded with -1.
+        The columns of each row's relevant labels, padded with -1, ``[B, C]``.
 
     >>> relevant_labels(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0]]))
-    tensor([[ 1,  3],
-            [ 2, -1]])
+    tensor([[ 1,  3, -1, -1],
+            [ 2, -1, -1, -1]])
     """
-    rows, columns = targets.nonzero(as_tuple=True)
-    counts = torch.bincount(rows, minlength=len(targets))
-    places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-    table = columns.new_full((len(targets), int(counts.max())), -1)
-    table[rows, places] = columns
-    return table
+    num_classes = targets.shape[1]
+    relevant = targets == 1
+    # the other labels share a last place, which is cut off
+    places = (relevant.cumsum(1) - 1).masked_fill(~relevant, num_classes)
+    columns = torch.arange(num_classes, device=targets.device).expand_as(places)
+    table = torch.full_like(F.pad(columns, (0, 1)), -1)
+    return table.scatter(1, places, columns)[:, :num_classes]

@@ -10,7 +10,9 @@ class LabelLists:
     """The relevant labels of each row of a batch.
 
     Every loss takes such lists in place of dense targets. TKPR, AUTKC, RankingLoss, Univariate and
-    AssumeNegative work on the lists themselves; the others make the dense matrix first.
+    AssumeNegative work on the lists themselves; the others make the dense matrix first. Make the
+    lists on the CPU, where checking them is free, and move them with :meth:`to`: a loss on an
+    accelerator then knows their lengths without asking it.
 
     Args:
         indices: the labels of each row in any order, padded with -1, integers ``[B, P]``.
@@ -19,6 +21,8 @@ class LabelLists:
         num_rows: B.
         rows: the row of each relevant label of the batch, ``[R]``.
         columns: its class, ``[R]``.
+        counts: the number of relevant labels of each row, ``[B]``.
+        largest: the largest label, -1 where there is none.
 
     >>> lists = LabelLists(torch.tensor([[1, 3], [2, -1], [-1, -1]]))
     >>> lists.dense(4)
@@ -30,6 +34,8 @@ class LabelLists:
     num_rows: int
     rows: Tensor
     columns: Tensor
+    counts: Tensor
+    largest: int
 
     def __init__(self, indices: Tensor) -> None:
         if indices.ndim != 2 or indices.is_floating_point() or indices.dtype == torch.bool:
@@ -75,12 +81,12 @@ class LabelLists:
 
     def _hold(self, num_rows: int, rows: Tensor, columns: Tensor) -> None:
         """Keep the labels if each is a class and stands in its list once."""
-        if (columns < 0).any():
-            raise ValueError(
-                f"labels must be 0 or more, with -1 as padding; got {columns.min().item()}"
-            )
+        largest = -1
         if len(columns) > 0:
-            sorted_entries = (rows * (columns.max() + 1) + columns).sort()
+            smallest, largest = (int(bound) for bound in columns.aminmax())
+            if smallest < 0:
+                raise ValueError(f"labels must be 0 or more, with -1 as padding; got {smallest}")
+            sorted_entries = (rows * (largest + 1) + columns).sort()
             twice = sorted_entries.values.diff() == 0
             if twice.any():
                 entry = sorted_entries.indices[1:][twice][0]
@@ -88,14 +94,15 @@ class LabelLists:
                     f"a row may name a label only once; row {rows[entry].item()} "
                     f"names {columns[entry].item()} twice"
                 )
-        self.num_rows, self.rows, self.columns = num_rows, rows, columns
+        self.num_rows, self.rows, self.columns, self.largest = num_rows, rows, columns, largest
+        self.counts = torch.bincount(rows, minlength=num_rows)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """Return the same lists on a device."""
         lists = type(self).__new__(type(self))
-        lists.num_rows = self.num_rows
-        lists.rows = self.rows.to(device, non_blocking=non_blocking)
-        lists.columns = self.columns.to(device, non_blocking=non_blocking)
+        lists.num_rows, lists.largest = self.num_rows, self.largest
+        for name in ("rows", "columns", "counts"):
+            setattr(lists, name, getattr(self, name).to(device, non_blocking=non_blocking))
         return lists
 
     def entries(self, shape: tuple[int, ...]) -> Tensor:
@@ -108,10 +115,9 @@ class LabelLists:
             raise ValueError(
                 f"targets must have a list for each row of logits, {shape[0]}; got {self.num_rows}"
             )
-        if self.columns.device.type == "cpu" and (self.columns >= shape[1]).any():
+        if self.largest >= shape[1]:
             raise ValueError(
-                f"labels must lie below the number of classes, {shape[1]}; "
-                f"got {self.columns.max().item()}"
+                f"labels must be below the number of classes, {shape[1]}; got {self.largest}"
             )
         return self.rows * shape[1] + self.columns
 
@@ -119,5 +125,4 @@ class LabelLists:
         """Return the matrix ``[B, num_classes]``, True where a label is relevant."""
         shape = (self.num_rows, num_classes)
         matrix = torch.zeros(shape, dtype=torch.bool, device=self.columns.device)
-        matrix.view(-1)[self.entries(shape)] = True
-        return matrix
+        return matrix.view(-1).index_fill(0, self.entries(shape), True).view(shape)

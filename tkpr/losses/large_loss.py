@@ -127,8 +127,8 @@ class LargeLoss(nn.Module):
         threshold = suspicion.flatten().topk(k).values[-1]
         if self.permanent and self.training and index is not None:
             kept = suspicion >= threshold if self.keep_last else suspicion > threshold
-            rows, columns = torch.nonzero(kept, as_tuple=True)
-            self.corrections[index[rows], columns] = True
+            # a sum of truth values is their "or": no correction is lost where an index repeats
+            self.corrections.index_put_((index,), kept, accumulate=True)
         opposite = torch.where(observed, negative, positive)
         replacement = torch.zeros_like(entries) if self.reject else opposite
         return self.reduction(torch.where(suspicion >= threshold, replacement, entries))

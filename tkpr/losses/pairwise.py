@@ -7,11 +7,13 @@ raw logits.
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from tkpr.losses.inputs import find_relevant, prepare, relevant_labels
+from tkpr.losses.inputs import Relevant, find_relevant, prepare, relevant_labels
 from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.surrogates import logistic
 from tkpr.losses.surrogates import surrogate as find_surrogate
+from tkpr.ranking import is_transformed, on_host
 
 
 class RankingLoss(nn.Module):
@@ -46,17 +48,48 @@ class RankingLoss(nn.Module):
         self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
     ) -> Tensor:
         """Return the mean over the rows of the loss of each row."""
-        logits, (entries, rows, counts) = find_relevant(logits, targets)
+        logits, labels = find_relevant(logits, targets)
+        counts = labels.counts if isinstance(labels, Relevant) else labels.sum(1, keepdim=True)
         num_pairs = counts * (logits.shape[1] - counts)
-        irrelevant = torch.ones_like(logits, dtype=torch.bool)
-        irrelevant.put_(entries, torch.zeros_like(entries, dtype=torch.bool))
-        # one line of C margins per relevant label: sum(N) * C numbers instead of B * C * C
-        margins = logits.take(entries) - logits.index_select(0, rows)
-        pairs = self.surrogate(margins).where(irrelevant.index_select(0, rows), 0)
-        total = (pairs.sum(1, keepdim=True) / num_pairs.clamp(min=1).index_select(0, rows)).sum()
+        weights = 1 / num_pairs.clamp(min=1)
+        if isinstance(labels, Relevant):
+            total = self._of_lists(logits, labels, weights)
+        else:
+            total = self._of_dense(logits, labels, weights)
         if self.rows == "valid":
             return total / (num_pairs > 0).sum().clamp(min=1)
         return total / len(logits)
+
+    def _of_lists(self, logits: Tensor, labels: Relevant, weights: Tensor) -> Tensor:
+        """Return the sum over the rows: one line of C margins for each relevant label."""
+        entries, rows, _ = labels
+        irrelevant = torch.ones_like(logits, dtype=torch.bool).flatten()
+        irrelevant = irrelevant.index_fill(0, entries, False).view_as(logits)
+        margins = logits.flatten().index_select(0, entries).unsqueeze(1) - logits.index_select(
+            0, rows
+        )
+        pairs = self.surrogate(margins).where(irrelevant.index_select(0, rows), 0)
+        return (pairs.sum(1, keepdim=True) * weights.index_select(0, rows)).sum()
+
+    def _of_dense(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        """Return the sum over the rows: one line of C margins for each label, relevant or not."""
+        parts = list(zip(_slices(logits), _slices(labels * weights), strict=True))
+        total = logits.new_zeros(())
+        for own in parts:
+            # several slices are computed anew in the backward pass instead of held
+            if len(parts) == 1 or not torch.is_grad_enabled() or is_transformed():
+                total = total + self._slice(*own, logits, labels)
+            else:
+                total = total + checkpoint(
+                    self._slice, *own, logits, labels, use_reentrant=False, preserve_rng_state=False
+                )
+        return total
+
+    def _slice(self, own: Tensor, weights: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum of the pairs of some labels ``[B, G]`` with all irrelevant ones."""
+        pairs = self.surrogate(own.unsqueeze(2) - logits.unsqueeze(1))
+        # products, not choices: NaN is not hidden, not even in a row without relevant labels
+        return ((pairs * (1 - labels).unsqueeze(1)).sum(2) * weights).sum()
 
 
 class LSEP(nn.Module):
@@ -89,28 +122,33 @@ class LSEP(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
         logits, targets = prepare(logits, targets)
+        relevant = targets == 1
         if self.max_pairs is not None:
-            return self._sampled(logits, targets, self.max_pairs)
-        columns = relevant_labels(targets)
+            return self._sampled(logits, relevant, self.max_pairs)
         # not -inf: log-sum-exp over -inf alone has no gradient
         lowest = torch.finfo(logits.dtype).min
-        irrelevant_side = logits.masked_fill(targets == 1, lowest).logsumexp(1)
-        relevant = logits.gather(1, columns.clamp(min=0))
-        relevant_side = (-relevant).masked_fill(columns < 0, lowest).logsumexp(1)
+        irrelevant_side = logits.masked_fill(relevant, lowest).logsumexp(1)
+        relevant_side = (-logits).masked_fill(~relevant, lowest).logsumexp(1)
         return logistic(-(irrelevant_side + relevant_side)).mean()
 
     @staticmethod
-    def _sampled(logits: Tensor, targets: Tensor, max_pairs: int) -> Tensor:
+    def _sampled(logits: Tensor, relevant: Tensor, max_pairs: int) -> Tensor:
         """Return the loss over pairs drawn at random."""
-        columns = relevant_labels(targets)
-        pairs = ((columns >= 0).unsqueeze(2) & (targets == 0).unsqueeze(1)).flatten(1)
-        relevant = logits.gather(1, columns.clamp(min=0))
-        gaps = (logits.unsqueeze(1) - relevant.unsqueeze(2)).flatten(1)
-        # the pairs with the largest random keys are a uniform draw without replacement
-        keys = torch.rand(pairs.shape, device=pairs.device).masked_fill(~pairs, -1)
-        drawn, chosen = keys.topk(min(max_pairs, keys.shape[1]), dim=1)
-        lowest = torch.finfo(logits.dtype).min
-        gaps = gaps.gather(1, chosen).masked_fill(drawn < 0, lowest)
+        table = relevant_labels(relevant)
+        if on_host(relevant):
+            table = table[:, : int(relevant.sum(1).max())]
+        keys = logits.new_empty(len(logits), 0)
+        gaps = torch.empty_like(keys)
+        for columns in _slices(table, logits.shape[1]):
+            pairs = (columns >= 0).unsqueeze(2) & ~relevant.unsqueeze(1)
+            own = logits.gather(1, columns.clamp(min=0))
+            new_gaps = (logits.unsqueeze(1) - own.unsqueeze(2)).flatten(1)
+            # the pairs with the largest random keys are a uniform draw without replacement
+            new_keys = torch.rand_like(new_gaps).masked_fill(~pairs.flatten(1), -1)
+            keys, gaps = torch.cat([keys, new_keys], 1), torch.cat([gaps, new_gaps], 1)
+            keys, chosen = keys.topk(min(max_pairs, keys.shape[1]), dim=1)
+            gaps = gaps.gather(1, chosen)
+        gaps = gaps.masked_fill(keys < 0, torch.finfo(logits.dtype).min)
         return F.pad(gaps, (1, 0)).logsumexp(1).mean()
 
 
@@ -167,11 +205,15 @@ class MultilabelMargin(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
         logits, targets = prepare(logits, targets)
-        # torch wants the columns of the relevant labels, and -1 up to the width of the logits
         columns = relevant_labels(targets)
-        columns = F.pad(columns, (0, logits.shape[1] - columns.shape[1]), value=-1)
         loss = F.multilabel_margin_loss(logits, columns)
         return _nan_if_not_finite(loss, logits)  # torch counts a margin of NaN as 0
+
+
+def _slices(columns: Tensor, num_classes: int | None = None) -> tuple[Tensor, ...]:
+    """Cut columns ``[B, Y]`` so that Y' C is at most 2^16: one slice for 256 classes or fewer."""
+    width = max(1, 2**16 // (num_classes or columns.shape[1]))
+    return columns.split(width, dim=1)
 
 
 def _nan_if_not_finite(loss: Tensor, logits: Tensor) -> Tensor:

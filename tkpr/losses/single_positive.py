@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tkpr.losses.inputs import REDUCTIONS, check_index, choose, find_relevant, prepare
+from tkpr.losses.inputs import (
+    REDUCTIONS,
+    Relevant,
+    check_index,
+    choose,
+    find_relevant,
+    prepare,
+)
 from tkpr.losses.label_lists import LabelLists
 
 
@@ -93,13 +100,16 @@ class AssumeNegative(nn.Module):
         self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
     ) -> Tensor:
         """Return the loss of a batch ``[B, C]``; ``index`` is not used."""
-        logits, relevant = find_relevant(logits, targets)
-        own = self._smoothed(logits.take(relevant.entries), 1)
-        others = self._smoothed(logits, 0).put(relevant.entries, torch.zeros_like(own))
-        if self.weak_negatives:
-            # a single class has no other label to share the weight with
-            others = others / max(logits.shape[1] - 1, 1)
-        total = own.sum() + others.sum()
+        logits, labels = find_relevant(logits, targets)
+        # a single class has no other label to share the weight with
+        divisor = max(logits.shape[1] - 1, 1) if self.weak_negatives else 1
+        if isinstance(labels, Relevant):
+            own = self._smoothed(logits.flatten().index_select(0, labels.entries), 1)
+            others = self._smoothed(logits, 0).flatten().index_fill(0, labels.entries, 0)
+            total = own.sum() + others.sum() / divisor
+        else:
+            own, others = self._smoothed(logits, 1), self._smoothed(logits, 0) / divisor
+            total = torch.where(labels == 1, own, others).sum()
         return total / logits.numel() if self.reduction == "mean" else total
 
     def _smoothed(self, logits: Tensor, label: int) -> Tensor:

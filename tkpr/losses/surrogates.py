@@ -24,7 +24,7 @@ def exponential(margin: Tensor) -> Tensor:
     """l_exp(t) = exp(-t).
 
     The exponent stops at 79.7 in float32 (700 in float64), nine below the one that overflows, so
-    that sums of thousands of terms stay finite; a pair beyond that has no gradient.
+    that sums of thousands of terms stay finite; beyond that there is no gradient.
     """
     return torch.exp(-margin.clamp(min=_lowest_margin(margin.dtype)))
 
@@ -59,26 +59,59 @@ SURROGATES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class OfGap(NamedTuple):
-    """A surrogate as a function of the gap u = -t, for losses with a closed-form gradient.
+class OverTop(NamedTuple):
+    """The sum over the n largest scores of a row, of l(s_y - s_[k]), for one label y.
 
     Attributes:
-        value: u -> l(-u).
-        slope: its derivative, which is never negative.
+        of_scores: (scores s_y ``[B, Y]``, largest scores s_[k] ``[B, n]``) -> sums ``[B, Y]``, with
+            as few tensors of the size of all pairs as possible.
+        of_gaps: gaps u_k = s_[k] - s_y ``[R, n]`` -> sums ``[R, 1]``.
+        slopes: gaps -> the derivatives of that sum by the u_k, never negative, ``[R, n]``.
     """
 
-    value: Callable[[Tensor], Tensor]
-    slope: Callable[[Tensor], Tensor]
+    of_scores: Callable[[Tensor, Tensor], Tensor]
+    of_gaps: Callable[[Tensor], Tensor]
+    slopes: Callable[[Tensor], Tensor]
 
 
-# one operator less in each than by way of the margin
-OF_GAP = {
-    "square": OfGap(lambda gap: (1 + gap).square_(), lambda gap: (1 + gap).mul_(2)),
-    "exponential": OfGap(
-        lambda gap: exponential(-gap),
-        lambda gap: exponential(-gap) * (gap <= -_lowest_margin(gap.dtype)),
+def _square_over_top(scores: Tensor, top: Tensor) -> Tensor:
+    """With m the mean of the s_[k]: n (1 - s_y + m)^2 + sum_k (s_[k] - m)^2; nothing cancels."""
+    mean = top.mean(1, keepdim=True)
+    spread = (top - mean).square().sum(1, keepdim=True)
+    return top.shape[1] * (1 + mean - scores).square() + spread
+
+
+def _exponential_over_top(scores: Tensor, top: Tensor) -> Tensor:
+    """exp(log sum_k exp(s_[k]) - s_y)."""
+    return exponential(scores - top.logsumexp(1, keepdim=True))
+
+
+def _logistic_over_top(scores: Tensor, top: Tensor) -> Tensor:
+    """The sum itself, one s_[k] after the other: it does not separate."""
+    return torch.stack([logistic(scores - one) for one in top.split(1, dim=1)]).sum(0)
+
+
+def _exponential_slopes(gaps: Tensor) -> Tensor:
+    lowest = _lowest_margin(gaps.dtype)
+    return exponential(-gaps) * (gaps.logsumexp(1, keepdim=True) <= -lowest)
+
+
+OVER_TOP = {
+    "square": OverTop(
+        _square_over_top,
+        lambda gaps: (1 + gaps).square_().sum(1, keepdim=True),
+        lambda gaps: (1 + gaps).mul_(2),
     ),
-    "logistic": OfGap(lambda gap: F.softplus(gap, threshold=60), torch.sigmoid),
+    "exponential": OverTop(
+        _exponential_over_top,
+        lambda gaps: exponential(-gaps.logsumexp(1, keepdim=True)),
+        _exponential_slopes,
+    ),
+    "logistic": OverTop(
+        _logistic_over_top,
+        lambda gaps: F.softplus(gaps, threshold=60).sum(1, keepdim=True),
+        torch.sigmoid,
+    ),
 }
 
 

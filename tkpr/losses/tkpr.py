@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from tkpr.losses.inputs import Relevant, choose, find_relevant
 from tkpr.losses.label_lists import LabelLists
-from tkpr.losses.surrogates import OF_GAP, OfGap
-from tkpr.ranking import alpha_weight, largest
+from tkpr.losses.surrogates import OVER_TOP
+from tkpr.ranking import alpha_weight, is_traced, largest
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
@@ -61,7 +60,7 @@ class TKPR(nn.Module):
             raise ValueError(f"k must be an integer of at least 1; got {k!r}")
         self.alpha = alpha
         self.k = k
-        choose(surrogate, OF_GAP, "surrogate")
+        choose(surrogate, OVER_TOP, "surrogate")
         self.surrogate = surrogate
         choose(scores, SCORES, "scores")
         self.scores = scores
@@ -70,23 +69,38 @@ class TKPR(nn.Module):
         self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
     ) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
-        logits, relevant = find_relevant(logits, targets)
-        batch, num_classes = logits.shape
-        if self.k + 1 > num_classes:
+        logits, labels = find_relevant(logits, targets)
+        if self.k + 1 > logits.shape[1]:
             raise ValueError(
-                f"k + 1 may not exceed the number of classes, {num_classes}; got k = {self.k}"
+                f"k + 1 may not exceed the number of classes, {logits.shape[1]}; got k = {self.k}"
             )
-        divisors = alpha_weight(relevant.counts, alpha=self.alpha, k=self.k) * (self.k * batch)
-        divisors = divisors.index_select(0, relevant.rows)
-        return _TopPairs.apply(
-            logits, relevant, divisors, self.k, self.scores, OF_GAP[self.surrogate]
-        )
+        if isinstance(labels, Relevant) and not is_traced():
+            return _TopPairs.apply(logits, *labels, self)
+        return self._loss(logits, labels)
+
+    def _loss(self, logits: Tensor, labels: Relevant | Tensor) -> Tensor:
+        """Return the loss by operators that torch can differentiate, compile and transform."""
+        scores = SCORES[self.scores](logits)
+        top_scores, _ = largest(scores, self.k + 1)
+        of_scores = OVER_TOP[self.surrogate].of_scores
+        if isinstance(labels, Relevant):
+            own_scores = scores.flatten().index_select(0, labels.entries).unsqueeze(1)
+            sums = of_scores(own_scores, top_scores.index_select(0, labels.rows))
+            return (sums / self._divisors(labels.counts).index_select(0, labels.rows)).sum()
+        # a product, not a choice: NaN is not hidden, not even in a row without relevant labels
+        sums = (of_scores(scores, top_scores) * labels).sum(1, keepdim=True)
+        return (sums / self._divisors(labels.sum(1, keepdim=True))).sum()
+
+    def _divisors(self, counts: Tensor) -> Tensor:
+        """Return alpha K B for the numbers N of relevant labels, ``[B, 1]``."""
+        return alpha_weight(counts, alpha=self.alpha, k=self.k) * (self.k * len(counts))
 
 
 class _TopPairs(torch.autograd.Function):
-    """L = sum over relevant labels y of 1/a_y sum_{k<=K+1} l(-u_yk), with gaps u_yk = s_[k] - s_y.
+    """The loss of a batch whose relevant labels are known, with a gradient in closed form.
 
-    With g_yk = 1/a_y dl(-u)/du at u_yk, the gradient at the scores is zero but for
+    With gaps u_yk = s_[k] - s_y, divisors a_y and g_yk = 1/a_y dl(-u)/du at u_yk, the gradient at
+    the scores is zero but for
 
         dL/ds_y = -sum_k g_yk    and    dL/ds_[k] = sum_y g_yk,
 
@@ -97,41 +111,41 @@ class _TopPairs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Tensor,
-        relevant: Relevant,
-        divisors: Tensor,
-        k: int,
-        normalise: str,
-        surrogate: OfGap,
+        ctx: Any, logits: Tensor, entries: Tensor, rows: Tensor, counts: Tensor, loss: TKPR
     ) -> Tensor:
-        """Return L for the divisors a ``[R, 1]``."""
-        entries, rows, _ = relevant
-        scores = SCORES[normalise](logits)
-        top_scores, top = largest(scores, k + 1)
-        own_scores = scores.take(entries)
+        """Return the loss of the logits for the relevant labels."""
+        scores = SCORES[loss.scores](logits)
+        top_scores, top = largest(scores, loss.k + 1)
+        own_scores = scores.take(entries.unsqueeze(1))
         gaps = top_scores.index_select(0, rows).sub_(own_scores)
-        ctx.save_for_backward(scores, entries, rows, divisors, own_scores, top, top_scores, gaps)
-        ctx.normalise, ctx.slope = normalise, surrogate.slope
-        return surrogate.value(gaps).div_(divisors).sum()
+        divisors = loss._divisors(counts).index_select(0, rows)
+        ctx.loss = loss
+        found = scores, own_scores, top_scores, top, gaps, divisors
+        ctx.save_for_backward(logits, entries, rows, counts, *found)
+        return OVER_TOP[loss.surrogate].of_gaps(gaps).div_(divisors).sum()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient at the logits."""
-        scores, entries, rows, divisors, own_scores, top, top_scores, gaps = ctx.saved_tensors
-        slopes = ctx.slope(gaps).mul_(grad / divisors)
+        logits, entries, rows, counts, *found = ctx.saved_tensors
+        loss = ctx.loss
+        if torch.is_grad_enabled():  # the gradient is to be differentiated in turn
+            value = loss._loss(logits, Relevant(entries, rows, counts))
+            (gradient,) = torch.autograd.grad(value, logits, grad, create_graph=True)
+            return gradient, None, None, None, None
+        scores, own_scores, top_scores, top, gaps, divisors = found
+        slopes = OVER_TOP[loss.surrogate].slopes(gaps).mul_(grad / divisors)
         own = slopes.sum(1, keepdim=True).neg_()
         others = torch.zeros_like(top_scores).index_add_(0, rows, slopes)
-        if ctx.normalise == "sigmoid":
+        if loss.scores == "sigmoid":
             own *= own_scores * (1 - own_scores)
             others *= top_scores * (1 - top_scores)
-        if ctx.normalise == "softmax":
+        if loss.scores == "softmax":
             own *= own_scores
             others *= top_scores
             total = others.sum(1, keepdim=True).index_add_(0, rows, own)
             gradient = scores * -total
         else:
-            gradient = torch.zeros_like(scores)
-        gradient.scatter_add_(1, top, others).put_(entries, own, accumulate=True)
-        return gradient, None, None, None, None, None
+            gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
+        gradient.scatter_add_(1, top, others).view(-1).index_add_(0, entries, own.squeeze(1))
+        return gradient, None, None, None, None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from tkpr.losses.inputs import choose, find_relevant
+from tkpr.losses.inputs import Relevant, choose, find_relevant
 from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.surrogates import exponential, logistic
 
@@ -72,10 +72,16 @@ class Univariate(nn.Module):
         self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
     ) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
-        logits, (entries, rows, counts) = find_relevant(logits, targets)
+        logits, labels = find_relevant(logits, targets)
+        counts = labels.counts if isinstance(labels, Relevant) else labels.sum(1, keepdim=True)
         own_weight, other_weight = label_weights(
             counts, logits.shape[1] - counts, weighting=self.weighting
         )
-        own = self.base(logits.take(entries)) * own_weight.index_select(0, rows)
-        others = self.base(-logits).put(entries, torch.zeros_like(own)) * other_weight
-        return (own.sum() + others.sum()) / len(logits)
+        if not isinstance(labels, Relevant):
+            relevant = labels == 1
+            entries = self.base(torch.where(relevant, logits, -logits))
+            return (entries * torch.where(relevant, own_weight, other_weight)).sum() / len(logits)
+        own_logits = logits.flatten().index_select(0, labels.entries)
+        own = self.base(own_logits) * own_weight.squeeze(1).index_select(0, labels.rows)
+        others = self.base(-logits).flatten().index_fill(0, labels.entries, 0).view_as(logits)
+        return (own.sum() + (others * other_weight).sum()) / len(logits)
