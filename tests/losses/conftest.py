@@ -2,7 +2,7 @@
 
 import pytest
 
-DECIDE = ("tkpr.ranking", "tkpr.losses.inputs", "tkpr.losses.pairwise")
+DECIDE = ("tkpr.ranking", "tkpr.losses.inputs")
 
 
 def pytest_generate_tests(metafunc):

@@ -1,7 +1,5 @@
 """TKPR and AUTKC against stored values, and what they refuse."""
 
-import shutil
-
 import pytest
 import torch
 
@@ -143,30 +141,3 @@ def test_sums_over_the_top_scores_and_their_slopes(name, margin):
     torch.testing.assert_close(over_top.of_gaps(gaps.detach()), expected.detach(), **close)
     torch.testing.assert_close(over_top.slopes(gaps.detach()), slopes, **close)
     torch.testing.assert_close(over_top.of_scores(own, top), expected.detach(), **close)
-
-
-def compiled_equals_eager(backend):
-    for scores in SCORES:
-        loss = TKPR(k=3, surrogate="logistic", scores=scores)
-        compiled = torch.compile(loss, backend=backend)
-        for rows in (4, 6, 5):  # another shape makes the compiler start again
-            torch.manual_seed(rows)
-            logits = torch.randn(rows, 300, requires_grad=True)
-            targets = (torch.rand(rows, 300) < 0.02).float()
-            got, expected = compiled(logits, targets), loss(logits, targets)
-            torch.testing.assert_close(got, expected)
-            torch.testing.assert_close(
-                torch.autograd.grad(got, logits), torch.autograd.grad(expected, logits)
-            )
-        torch.compiler.reset()
-
-
-@pytest.mark.slow
-def test_compiled():
-    compiled_equals_eager("aot_eager")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the default compiler needs g++")
-def test_compiled_to_machine_code():
-    compiled_equals_eager("inductor")

@@ -174,12 +174,20 @@ def relevant_labels(targets: Tensor) -> Tensor:
         targets: 1 for relevant labels, 0 for the others, ``[B, C]``.
 
     Returns:
-        The columns of each row's relevant labels, padded with -1, ``[B, C]``.
+        The columns of each row's relevant labels, padded with -1, ``[B, P]``. P is the largest
+        number of them in the batch, or C where finding that number would stall an accelerator.
 
     >>> relevant_labels(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0]]))
-    tensor([[ 1,  3, -1, -1],
-            [ 2, -1, -1, -1]])
+    tensor([[ 1,  3],
+            [ 2, -1]])
     """
+    if on_host(targets):
+        rows, columns = targets.nonzero(as_tuple=True)
+        counts = torch.bincount(rows, minlength=len(targets))
+        places = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
+        table = columns.new_full((len(targets), int(counts.max())), -1)
+        table[rows, places] = columns
+        return table
     num_classes = targets.shape[1]
     relevant = targets == 1
     # the other labels share a last place, which is cut off

@@ -13,7 +13,7 @@ from tkpr.losses.inputs import Relevant, find_relevant, prepare, relevant_labels
 from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.surrogates import logistic
 from tkpr.losses.surrogates import surrogate as find_surrogate
-from tkpr.ranking import is_transformed, on_host
+from tkpr.ranking import is_transformed
 
 
 class RankingLoss(nn.Module):
@@ -122,25 +122,23 @@ class LSEP(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
         logits, targets = prepare(logits, targets)
-        relevant = targets == 1
         if self.max_pairs is not None:
-            return self._sampled(logits, relevant, self.max_pairs)
+            return self._sampled(logits, targets, self.max_pairs)
+        columns = relevant_labels(targets)
         # not -inf: log-sum-exp over -inf alone has no gradient
         lowest = torch.finfo(logits.dtype).min
-        irrelevant_side = logits.masked_fill(relevant, lowest).logsumexp(1)
-        relevant_side = (-logits).masked_fill(~relevant, lowest).logsumexp(1)
+        irrelevant_side = logits.masked_fill(targets == 1, lowest).logsumexp(1)
+        relevant = logits.gather(1, columns.clamp(min=0))
+        relevant_side = (-relevant).masked_fill(columns < 0, lowest).logsumexp(1)
         return logistic(-(irrelevant_side + relevant_side)).mean()
 
     @staticmethod
-    def _sampled(logits: Tensor, relevant: Tensor, max_pairs: int) -> Tensor:
+    def _sampled(logits: Tensor, targets: Tensor, max_pairs: int) -> Tensor:
         """Return the loss over pairs drawn at random."""
-        table = relevant_labels(relevant)
-        if on_host(relevant):
-            table = table[:, : int(relevant.sum(1).max())]
         keys = logits.new_empty(len(logits), 0)
         gaps = torch.empty_like(keys)
-        for columns in _slices(table, logits.shape[1]):
-            pairs = (columns >= 0).unsqueeze(2) & ~relevant.unsqueeze(1)
+        for columns in _slices(relevant_labels(targets), logits.shape[1]):
+            pairs = (columns >= 0).unsqueeze(2) & (targets == 0).unsqueeze(1)
             own = logits.gather(1, columns.clamp(min=0))
             new_gaps = (logits.unsqueeze(1) - own.unsqueeze(2)).flatten(1)
             # the pairs with the largest random keys are a uniform draw without replacement
@@ -205,7 +203,9 @@ class MultilabelMargin(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
         logits, targets = prepare(logits, targets)
+        # torch wants the columns of the relevant labels, and -1 up to the width of the logits
         columns = relevant_labels(targets)
+        columns = F.pad(columns, (0, logits.shape[1] - columns.shape[1]), value=-1)
         loss = F.multilabel_margin_loss(logits, columns)
         return _nan_if_not_finite(loss, logits)  # torch counts a margin of NaN as 0
 

@@ -115,8 +115,10 @@ class CCDHead(nn.Module):
 
     def _freeze_unused(self, *_: Any) -> None:
         """Let gradients reach the parts that the stage computes with, and no others."""
+        # known to the host too: to ask the buffer at every step would stall an accelerator
+        self._trains_context = self.stage.item() == 1
         for part in (self.selector, self.debiased):
-            part.requires_grad_(self.stage.item() == 2)
+            part.requires_grad_(not self._trains_context)
 
     def context_features(self, feature_map: Tensor) -> Tensor:
         """Return average-pooled features ``[B, D]`` of ``[B, D, H, W]`` or ``[B, D, HW]``."""
@@ -131,7 +133,7 @@ class CCDHead(nn.Module):
         context = self.context(self.context_features(feature_map))
         # a gradient of zero instead of none would let weight decay wear down the second stage's
         # weights during the first
-        if self.training and self.stage == 1:
+        if self.training and self._trains_context:
             return context
         pooled = feature_map.flatten(2).max(dim=2).values
         confounder = context.softmax(dim=1) @ self.memory
