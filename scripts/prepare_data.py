@@ -1,4 +1,4 @@
-"""Check a data set on disk against the known counts, and download it where that is possible.
+"""Check a data set on disk against its reference counts; download it where that is possible.
 
     python scripts/prepare_data.py dataset=voc2012
     python scripts/prepare_data.py dataset=coco dataset.root=/data/coco download=true
@@ -16,9 +16,9 @@ from omegaconf import DictConfig
 
 from tkpr.config import build_dataset
 from tkpr.data.dataset import MultiLabelData
-from tkpr.data.download import ARCHIVES, download
+from tkpr.data.download import archives_of, download
 from tkpr.data.files import absolute, missing_files
-from tkpr.data.inspection import report, unreadable_files
+from tkpr.data.inspection import summary, unreadable_files
 from tkpr.data.reference_counts import reference_counts
 
 
@@ -33,22 +33,23 @@ def prepare(cfg: DictConfig) -> list[str]:
         data = build_dataset(dataset)
     except (ValueError, OSError) as error:
         return [str(error)]
-    known = reference_counts(dataset._target_, dataset)
-    rows_in_paper_order = known is not None and known.order.items() <= dataset.items()
-    table, differences = report(data, known, check_order=rows_in_paper_order)
+    reference = reference_counts(dataset._target_, dataset)
+    same_order = reference is not None and reference.order.items() <= dataset.items()
+    table, differences = summary(data, reference, check_order=same_order)
     print(table)
     return differences + file_problems(data, decode=cfg.check_images, workers=cfg.workers)
 
 
 def fetch_missing(dataset: DictConfig) -> None:
     """Download what the folder of the data set lacks."""
-    key = (dataset._target_, dataset.get("year"))
-    if key not in ARCHIVES:
+    archives = archives_of(dataset._target_, dataset)
+    if not archives:
         raise ValueError(
-            "only COCO and VOC can be downloaded; data/README.md says how to get the others"
+            "this data set cannot be downloaded automatically; data/README.md says how to get it"
         )
     root = absolute(dataset.root)
-    download(ARCHIVES[key], root.parent if root.name == "VOCdevkit" else root)
+    includes_root = archives[0].provides.startswith(f"{root.name}/")  # such as VOCdevkit
+    download(archives, root.parent if includes_root else root)
 
 
 def file_problems(data: MultiLabelData, *, decode: bool, workers: int) -> list[str]:

@@ -1,8 +1,12 @@
 import os
 import tarfile
+import threading
 from pathlib import Path
 
 import pytest
+
+from tests.data.server import Server
+from tkpr.data import download
 
 PROJECT = Path(__file__).parents[2]
 
@@ -36,3 +40,19 @@ def real_voc_xml(real_data, tmp_path_factory) -> Path:
     """The same with the XML annotations."""
     wanted = ("ImageSets/Main", "Annotations")
     return _unpack_voc(real_data, tmp_path_factory.mktemp("voc_xml"), wanted)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server of archives on this machine; downloads do not wait between attempts."""
+    monkeypatch.setattr(download, "WAIT", 0)
+    monkeypatch.setattr(download, "CHUNK", 4)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()

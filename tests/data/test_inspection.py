@@ -5,9 +5,10 @@ import pytest
 from PIL import Image
 
 from tests.data.miniature import TEST, TRAIN, load, make_csv
+from tkpr.data import arff, coco, nuswide, voc
 from tkpr.data.dataset import MultiLabelData, Split, checksum
-from tkpr.data.inspection import report, statistics, unreadable_files
-from tkpr.data.reference_counts import KNOWN, Expected, Known, reference_counts
+from tkpr.data.inspection import statistics, summary, unreadable_files
+from tkpr.data.reference_counts import ReferenceCounts, SplitCounts, reference_counts
 
 
 @pytest.fixture
@@ -15,16 +16,16 @@ def root(tmp_path):
     return make_csv(tmp_path / "csv")
 
 
-def known_of(data, **changes):
-    """Return a ``Known`` that fits ``data``, counted in another way than the code does."""
+def reference_of(data, **changes):
+    """Return the counts of ``data``, counted in another way than the code does."""
 
     def expected(split):
         per_sample = [sum(row) for row in split.targets.tolist()]
         counts = [per_sample.count(number) for number in range(max(per_sample) + 1)]
-        return Expected(checksum(split.targets), " ".join(map(str, counts)))
+        return SplitCounts(checksum(split.targets), " ".join(map(str, counts)))
 
     parts = {"train": expected(data.train), "test": expected(data.test)} | changes
-    return Known("loader", {}, **parts)
+    return ReferenceCounts({}, **parts)
 
 
 def test_statistics_against_a_count_by_hand(root):
@@ -50,8 +51,8 @@ def test_checksum_depends_on_shape_order_and_values():
     assert len({checksum(other) for other in [targets, *others]}) == 5
 
 
-def test_table_without_known_counts(root):
-    table, differences = report(load("csv", root))
+def test_table_without_reference_counts(root):
+    table, differences = summary(load("csv", root))
     assert differences == []
     lines = table.splitlines()
     assert lines[0].split() == ["train", "expected", "test", "expected"]
@@ -59,28 +60,28 @@ def test_table_without_known_counts(root):
     assert lines[-1].split()[0] == "checksum"
 
 
-def test_known_counts_that_fit(root):
+def test_reference_counts_that_fit(root):
     data = load("csv", root)
-    table, differences = report(data, known_of(data))
+    table, differences = summary(data, reference_of(data))
     assert differences == []
     assert table.splitlines()[1].split() == ["images", "12", "12", "6", "6"]
 
 
-def test_known_counts_that_do_not_fit(root):
+def test_reference_counts_that_do_not_fit(root):
     data = load("csv", root)
-    known = known_of(data, test=Expected("0" * 16, "0 3 1 1 1"))
-    table, differences = report(data, known)
+    reference = reference_of(data, test=SplitCounts("0" * 16, "0 3 1 1 1"))
+    table, differences = summary(data, reference)
     assert len(differences) == 1
     assert differences[0].startswith("test: ")
     assert "0000000000000000" in table
     # another order of the samples is no mistake in the labels
     rows = np.arange(TRAIN)[::-1]
     other = MultiLabelData(data.class_names, data.train.subset(rows), data.test)
-    assert report(other, known_of(data))[1] == [
+    assert summary(other, reference_of(data))[1] == [
         "train: 1 rows of the table are not as expected, the first is checksum: "
         f"{checksum(other.train.targets)} instead of {checksum(data.train.targets)}"
     ]
-    assert report(other, known_of(data), check_order=False)[1] == []
+    assert summary(other, reference_of(data), check_order=False)[1] == []
 
 
 def test_empty_split(root):
@@ -90,16 +91,17 @@ def test_empty_split(root):
         statistics(empty, data.class_names)
 
 
-def test_known_counts_are_found_by_options():
-    voc = {"root": "x", "year": 2012, "labels_from": "xml", "difficult": "positive"}
-    known = reference_counts("tkpr.data.voc.load_voc", voc)
-    assert (known.train.images, known.train.labels) == (5717, round(1.5503 * 5717))
-    assert reference_counts("tkpr.data.voc.load_voc", voc | {"year": 2011}) is None
-    keys = [(known.target, tuple(sorted(known.options.items()))) for known in KNOWN]
-    assert len(set(keys)) == len(keys)
+def test_reference_counts_are_found_by_options():
+    options = {"root": "x", "year": 2012, "labels_from": "xml", "difficult": "positive"}
+    reference = reference_counts("tkpr.data.voc.load_voc", options)
+    assert (reference.train.images, reference.train.labels) == (5717, round(1.5503 * 5717))
+    assert reference_counts("tkpr.data.voc.load_voc", options | {"year": 2011}) is None
+    for module in (arff, coco, nuswide, voc):
+        keys = [tuple(sorted(counts.options.items())) for counts in module.REFERENCE_COUNTS]
+        assert len(set(keys)) == len(keys)
 
 
-def test_real_labels_have_the_known_checksums(real_data, real_voc):
+def test_real_labels_have_the_reference_checksums(real_data, real_voc):
     folders = {
         "voc2007": (real_voc, {}),
         "voc2012": (real_voc, {}),
@@ -120,8 +122,8 @@ def test_real_labels_have_the_known_checksums(real_data, real_voc):
                 "test_list": "nus_val.txt",
                 "index_order": "published",
             }
-        known = reference_counts(f"tkpr.data.{target}.load_{target}", settings)
-        assert report(data, known)[1] == []
+        reference = reference_counts(f"tkpr.data.{target}.load_{target}", settings)
+        assert summary(data, reference)[1] == []
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -141,5 +143,5 @@ def test_unreadable_files_are_named(root, workers):
 
 def test_split_type_is_respected():
     features = Split(np.zeros((2, 3)), np.eye(2, dtype=np.uint8), ["a", "b"])
-    table, _ = report(MultiLabelData(["x", "y"], features, features))
+    table, _ = summary(MultiLabelData(["x", "y"], features, features))
     assert table.splitlines()[1].split() == ["images", "2", "-", "2", "-"]

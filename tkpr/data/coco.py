@@ -14,6 +14,7 @@ from pycocotools.coco import COCO
 
 from tkpr import atomic
 from tkpr.data.dataset import MultiLabelData, Split
+from tkpr.data.download import Archive
 from tkpr.data.files import (
     absolute,
     dataset_root,
@@ -22,7 +23,9 @@ from tkpr.data.files import (
     read_arrays,
     require_files,
 )
+from tkpr.data.reference_counts import ReferenceCounts, SplitCounts
 
+SERVER = "http://images.cocodataset.org"
 ORDERS = ("id_string", "annotation", "file")
 HOW_TO_GET = "get it with: python scripts/prepare_data.py dataset=coco download=true"
 
@@ -204,3 +207,64 @@ def _refuse_duplicates(path: Path, what: str, values: list) -> None:
         if value in seen:
             raise ValueError(f"{path}: the {what} {value!r} occurs twice")
         seen.add(value)
+
+
+REFERENCE_COUNTS = [
+    ReferenceCounts(
+        {"year": 2014, "drop_unlabelled": True},
+        SplitCounts(
+            "79f34aba2808a9a1",
+            "0 16813 25053 16837 9830 5910 3364 1988 1076 598 315 164 75 36 12 7 2 0 1",
+        ),
+        SplitCounts(
+            "4f2b4d1679412335", "0 8398 12327 8312 4734 2717 1630 922 531 286 146 71 42 14 5 2"
+        ),
+        order={"order": "id_string"},
+    ),
+]
+
+# Sizes and sums as published by the servers.
+ARCHIVES = [
+    Archive(
+        f"{SERVER}/annotations/annotations_trainval2014.zip",
+        252_872_794,
+        "0a379cfc70b0e71301e0f377548639bd",
+        "annotations/instances_train2014.json",
+        options={"year": 2014},
+    ),
+    Archive(
+        f"{SERVER}/zips/val2014.zip",
+        6_645_013_297,
+        "a3d79f5ed8d289b7a7554ce06a5782b3",
+        "val2014",
+        options={"year": 2014},
+    ),
+    Archive(
+        f"{SERVER}/zips/train2014.zip",
+        13_510_573_713,
+        "0da8c0bd3d6becc4dcb32757491aca88",
+        "train2014",
+        options={"year": 2014},
+    ),
+    Archive(
+        f"{SERVER}/annotations/annotations_trainval2017.zip",
+        252_907_541,
+        "f4bbac642086de4f52a3fdda2de5fa2c",
+        "annotations/instances_train2017.json",
+        options={"year": 2017},
+    ),
+    Archive(
+        f"{SERVER}/zips/val2017.zip",
+        815_585_330,
+        "442b8da7639aecaf257c1dceb8ba8c80",
+        "val2017",
+        options={"year": 2017},
+    ),
+    Archive(
+        f"{SERVER}/zips/train2017.zip",
+        19_336_861_798,
+        "cced6f7f71b7629ddf16f17bbcfab6b2",
+        "train2017",
+        options={"year": 2017},
+    ),
+]

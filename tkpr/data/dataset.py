@@ -1,6 +1,7 @@
 """What every data set is turned into: inputs, one 0/1 label matrix, names."""
 
 import hashlib
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,3 +95,16 @@ def checksum(targets: np.ndarray | csr_array) -> str:
     for part in parts:
         digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()[:16]
+
+
+def declared(target: str, name: str) -> Sequence[Any]:
+    """Return the constant ``name`` of the module that holds a loader, or nothing.
+
+    Args:
+        target: the loader's full name.
+        name: ``REFERENCE_COUNTS`` or ``ARCHIVES``.
+
+    >>> declared("tkpr.data.csv.load_csv", "ARCHIVES")
+    ()
+    """
+    return getattr(importlib.import_module(target.rpartition(".")[0]), name, ())

@@ -11,7 +11,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from tkpr.data.dataset import MultiLabelData, Split, checksum
-from tkpr.data.reference_counts import Expected, Known
+from tkpr.data.reference_counts import ReferenceCounts, SplitCounts
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,18 @@ def statistics(split: Split, class_names: Sequence[str]) -> Statistics:
     )
 
 
-def report(
-    data: MultiLabelData, known: Known | None = None, *, check_order: bool = True
+def summary(
+    data: MultiLabelData, reference: ReferenceCounts | None = None, *, check_order: bool = True
 ) -> tuple[str, list[str]]:
-    r"""Return a table of both splits beside the known counts, and what differs from them.
+    r"""Return a table of both splits beside the reference counts, and the differences.
 
     Args:
         data: the data set.
-        known: what it should hold, if that is known.
-        check_order: whether the checksum, which depends on the order of samples, is compared.
+        reference: the counts of the complete data set, if known.
+        check_order: whether to compare the checksums, which depend on the order of the samples.
 
     >>> split = Split(["a.jpg"], np.array([[1, 0]], dtype=np.uint8), ["a"])
-    >>> table, differences = report(MultiLabelData(["cat", "dog"], split, split))
+    >>> table, differences = summary(MultiLabelData(["cat", "dog"], split, split))
     >>> print("\n".join(table.splitlines()[:3]))
                        train  expected              test  expected
     images                 1         -                 1         -
@@ -78,7 +78,7 @@ def report(
     []
     """
     found = [statistics(split, data.class_names) for split in (data.train, data.test)]
-    wanted = [known.train, known.test] if known else []
+    wanted = [reference.train, reference.test] if reference else []
     depth = max(len(h) for h in [s.histogram for s in found] + [w.histogram for w in wanted])
     titles = ["images", "labels", "mean per image", "most per image"]
     titles += [f"with {number} label{'s' * (number != 1)}" for number in range(depth)]
@@ -110,7 +110,7 @@ def report(
     return table.to_string(), differences
 
 
-def _counts(split: Statistics | Expected, depth: int) -> list[str]:
+def _counts(split: Statistics | SplitCounts, depth: int) -> list[str]:
     """Return the numbers of a split as the table shows them, ``depth`` bars of the histogram."""
     histogram = [*split.histogram, *[0] * (depth - len(split.histogram))]
     mean = f"{split.labels / split.images:.4f}"

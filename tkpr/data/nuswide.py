@@ -17,6 +17,7 @@ from tkpr.data.files import (
     require_files,
 )
 from tkpr.data.nuswide_concepts import CONCEPTS, LIST_ORDER
+from tkpr.data.reference_counts import ReferenceCounts, SplitCounts
 
 IMAGE_FOLDERS = {"lists": "images", "original": "Flickr", "csv": "."}
 HOW_TO_GET = "data/README.md says where NUS-WIDE comes from"
@@ -170,3 +171,17 @@ def _add(lines: _Lines, image: str, number: int, where: str) -> None:
     if image in lines:
         raise ValueError(f"{where}: {image} is already in line {lines[image]}")
     lines[image] = number
+
+
+REFERENCE_COUNTS = [
+    ReferenceCounts(
+        {
+            "version": "lists",
+            "train_list": "nus_train_full.txt",
+            "test_list": "nus_val.txt",
+            "index_order": "published",
+        },
+        SplitCounts("ab7618b32fa8aa5a", "0 45133 29998 18740 11716 6912 3801 1870 700 184 45 3 1"),
+        SplitCounts("57d7bc574553d6cf", "0 19122 12761 8053 4957 2998 1654 774 292 88 18 3"),
+    ),
+]

@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from tkpr.data.dataset import MultiLabelData, Split
+from tkpr.data.download import Archive
 from tkpr.data.files import dataset_root, inside, line_of, read_lines, read_xml, require_files
+from tkpr.data.reference_counts import ReferenceCounts, SplitCounts
 
 CLASSES = (  # noqa: SIM905 (a list would be one name per line)
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
@@ -16,6 +18,7 @@ GROUPED = (  # noqa: SIM905 (a list would be one name per line)
     "person bird cat cow dog horse sheep aeroplane bicycle boat bus car motorbike train bottle "
     "chair diningtable pottedplant sofa tvmonitor"
 ).split()
+SERVER = "http://host.robots.ox.ac.uk/pascal/VOC"
 SPLITS = {2007: ("trainval", "test"), 2012: ("train", "val")}
 
 PRESENT, DIFFICULT, ABSENT = 1, 0, -1  # the codes of the ImageSets/Main files
@@ -153,3 +156,68 @@ def _codes_from_xml(folder: Path, ids: Sequence[str]) -> np.ndarray:
             code = DIFFICULT if marked == "1" else PRESENT
             codes[row, column_of[name]] = max(codes[row, column_of[name]], code)
     return codes
+
+
+REFERENCE_COUNTS = [
+    ReferenceCounts(
+        {"year": 2007, "difficult": "negative"},
+        SplitCounts("7f88081287831f2f", "0 3103 1568 301 33 4 2"),
+        SplitCounts("5378406488f0dbbc", "0 3192 1497 227 34 2"),
+        order={"class_order": "alphabetical"},
+    ),
+    ReferenceCounts(
+        {"year": 2007, "difficult": "positive"},
+        SplitCounts("d992cdac4182240d", "0 2808 1644 443 98 13 4 1"),
+        SplitCounts("bd1f8548a3629af7", "0 2841 1636 391 75 8 1"),
+        order={"class_order": "alphabetical"},
+    ),
+    ReferenceCounts(
+        {"year": 2007, "difficult": "ignore_image"},
+        SplitCounts("1c82957bcd99bf07", "0 2808 1372 254 27 3 2"),
+        SplitCounts("88d4734f3187a1d7", "0 2841 1328 200 30 2"),
+        order={"class_order": "alphabetical"},
+    ),
+    ReferenceCounts(
+        {"year": 2012, "difficult": "negative"},
+        SplitCounts("1b18d2fed8a0e6ad", "0 3730 1475 414 81 17"),
+        SplitCounts("f6bb0f176211694b", "0 3837 1532 378 64 12"),
+        order={"class_order": "alphabetical"},
+    ),
+    ReferenceCounts(
+        {"year": 2012, "difficult": "positive"},
+        SplitCounts("d75f99f91762c754", "0 3437 1600 530 117 30 3"),
+        SplitCounts("9884e81a93f1a36d", "0 3539 1677 484 105 17 1"),
+        order={"class_order": "alphabetical"},
+    ),
+    ReferenceCounts(
+        {"year": 2012, "difficult": "ignore_image"},
+        SplitCounts("86f6a7ad02c10035", "0 3437 1337 371 68 16"),
+        SplitCounts("fa9a6782c08b3941", "0 3539 1417 340 59 12"),
+        order={"class_order": "alphabetical"},
+    ),
+]
+
+# Sizes and sums as published by the servers.
+ARCHIVES = [
+    Archive(
+        f"{SERVER}/voc2007/VOCtrainval_06-Nov-2007.tar",
+        460_032_000,
+        "c52e279531787c972589f7e41ab4ae64",
+        "VOCdevkit/VOC2007/ImageSets/Main/trainval.txt",
+        options={"year": 2007},
+    ),
+    Archive(
+        f"{SERVER}/voc2007/VOCtest_06-Nov-2007.tar",
+        451_020_800,
+        "b6e924de25625d8de591ea690078ad9f",
+        "VOCdevkit/VOC2007/ImageSets/Main/test.txt",
+        options={"year": 2007},
+    ),
+    Archive(
+        f"{SERVER}/voc2012/VOCtrainval_11-May-2012.tar",
+        1_999_639_040,
+        "6cd6e144f989b92b3379bac3b3de84fd",
+        "VOCdevkit/VOC2012/ImageSets/Main/trainval.txt",
+        options={"year": 2012},
+    ),
+]

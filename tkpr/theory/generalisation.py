@@ -24,18 +24,18 @@ import numpy as np
 import torch
 from scipy.optimize import brentq
 
-from tkpr.data.reference_counts import COCO, NUSWIDE, VOC, reference_counts
+from tkpr.data.reference_counts import reference_counts
 from tkpr.ranking import alpha_weight
 from tkpr.theory.consistency import conditional_risk
 
 # VOC: an object marked difficult does not count. COCO: images without any object are left out.
 # NUS-WIDE: the version with 119,103 training images.
 DATA_SETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "VOC 2007": (VOC, {"year": 2007, "difficult": "negative"}),
-    "VOC 2012": (VOC, {"year": 2012, "difficult": "negative"}),
-    "COCO 2014": (COCO, {"year": 2014, "drop_unlabelled": True}),
+    "VOC 2007": ("tkpr.data.voc.load_voc", {"year": 2007, "difficult": "negative"}),
+    "VOC 2012": ("tkpr.data.voc.load_voc", {"year": 2012, "difficult": "negative"}),
+    "COCO 2014": ("tkpr.data.coco.load_coco", {"year": 2014, "drop_unlabelled": True}),
     "NUS-WIDE": (
-        NUSWIDE,
+        "tkpr.data.nuswide.load_nuswide",
         {
             "version": "lists",
             "train_list": "nus_train_full.txt",
