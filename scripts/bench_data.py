@@ -42,6 +42,7 @@ from tkpr.data.dataset import Split
 from tkpr.data.images import ImageDataset, read_image, squash
 from tkpr.data.transforms import OPERATIONS, ImagePipeline, asl
 from tkpr.reporting.benchmark import machine, ratio, side_by_side
+from tkpr.runs.script import Parser, output_file, script
 
 GREY = (128, 128, 128)
 NAMES = (
@@ -337,9 +338,7 @@ def print_tables(measured: dict[str, Any]) -> None:
 
 def main() -> None:
     """Read the command line, measure, print the tables, write the JSON file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("--images", type=Path, help="a folder of JPEG files; made up by default")
     parser.add_argument("--number", type=int, default=64, help="of photographs")
     parser.add_argument("--size", type=int, default=448, help="the side of the square images")
@@ -347,7 +346,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.4, help="of a turn")
     parser.add_argument("--quick", action="store_true", help="tiny and inexact, to see it run")
-    parser.add_argument("--output", type=Path, default=Path("runs/bench/data.json"))
+    parser.add_argument("--output", type=output_file, default="runs/bench/data.json")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.number, arguments.size, arguments.batch = 4, 64, 2
@@ -375,4 +374,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -32,6 +32,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tkpr.runs.script import Parser, output_file, script
+
 ROOT = Path(__file__).resolve().parents[1]
 # above it a single call of MultiLabelMarginLoss takes seconds to minutes
 MOST_CLASSES_OF_MARGIN = 10_000
@@ -202,9 +204,7 @@ def print_tables(times: list[dict[str, Any]], memory: list[dict[str, Any]]) -> N
 
 def main() -> None:
     """Read the command line, measure, print the tables, write the JSON file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("--losses", nargs="+", help="only these; all of configs/loss by default")
     parser.add_argument("--batch", type=int, nargs="+", default=[16, 128])
     parser.add_argument(
@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.0, help="of a turn")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="tiny and inexact, to see it run")
-    parser.add_argument("--output", type=Path, default=Path("runs/bench/loss.json"))
+    parser.add_argument("--output", type=output_file, default="runs/bench/loss.json")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.batch, arguments.classes, arguments.memory_classes = [4], [20, 40], 100
@@ -236,4 +236,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

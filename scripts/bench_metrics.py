@@ -15,13 +15,13 @@ within a round, and its median over the rounds is reported. The one measure that
 ranking loss, must agree.
 """
 
-import argparse
 import functools
 import json
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from tkpr.runs.script import Parser, output_file, script
 
 SCIKIT_LEARN = ("label_ranking_loss", "ndcg_score", "label_ranking_average_precision_score")
 
@@ -105,9 +105,7 @@ def print_tables(times: dict[str, Any], memory: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Read the command line, measure, print the tables, write the JSON file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("--rows", type=int, default=40_137, help="images; COCO's test set")
     parser.add_argument("--classes", type=int, default=80)
     parser.add_argument("--rounds", type=int, default=5)
@@ -116,7 +114,7 @@ def main() -> None:
         "--large", action="store_true", help="also the memory for 1,000,000 x 1,000: some minutes"
     )
     parser.add_argument("--quick", action="store_true", help="tiny and inexact, to see it run")
-    parser.add_argument("--output", type=Path, default=Path("runs/bench/metrics.json"))
+    parser.add_argument("--output", type=output_file, default="runs/bench/metrics.json")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rows, arguments.classes = 200, 10
@@ -139,4 +137,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -41,6 +41,7 @@ from tkpr import atomic
 from tkpr.config import build
 from tkpr.reporting.benchmark import machine, ratio, side_by_side
 from tkpr.runs.run import build_data, build_model
+from tkpr.runs.script import Parser, output_file, script
 from tkpr.training import trainer
 from tkpr.training.logbook import Logbook
 from tkpr.training.optimizer import parameter_groups
@@ -236,16 +237,14 @@ def print_tables(measured: dict[str, Any]) -> None:
 
 def main() -> None:
     """Read the command line, measure, print the tables, write the JSON file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("overrides", nargs="*", help="settings as for train.py")
     parser.add_argument("--steps", type=int, default=16, help="batches in a pass of the loops")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--epochs", type=int, default=3, help="of the run whose time is divided up")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="tiny and inexact, to see it run")
-    parser.add_argument("--output", type=Path, default=Path("runs/bench/trainer.json"))
+    parser.add_argument("--output", type=output_file, default="runs/bench/trainer.json")
     arguments = parser.parse_intermixed_args()
     if arguments.quick:
         arguments.overrides += SMALL
@@ -264,4 +263,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -4,19 +4,17 @@ python train.py -m experiment=search_k loss=tkpr_a2
 python scripts/best.py runs/mosaic/tkpr_a2
 """
 
-import argparse
 import csv
 import json
 import shlex
-import sys
 from pathlib import Path
+
+from tkpr.runs.script import Parser, script
 
 
 def main() -> None:
     """Read the command line, rank the finished runs, print the winner's command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("folder", type=Path, nargs="+", help="where to look for finished runs")
     parser.add_argument("--monitor", default="mAP@3", help="the measure that decides (mAP@3)")
     arguments = parser.parse_args()
@@ -65,7 +63,4 @@ def retrain(overrides: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+    script(main)

@@ -4,16 +4,14 @@ python scripts/compare.py runs/.../tkpr_a2/seed=0 runs/.../rank/seed=0
 python scripts/compare.py runs/.../tkpr_a2 runs/.../rank --measures mAP@3 mAP@10 ranking_loss
 """
 
-import argparse
-import sys
 from pathlib import Path
+
+from tkpr.runs.script import Parser, script
 
 
 def main() -> None:
     """Read the command line, compare, print a line per measure."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument(
         "run_a",
         type=Path,
@@ -52,7 +50,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+    script(main)

@@ -4,10 +4,10 @@ python scripts/efficiency.py                      on a GPU: ResNet50 and Swin, 3
 python scripts/efficiency.py --light              on a CPU: the loss alone, batch 8, 60 trials
 """
 
-import argparse
 import os
-import sys
 from pathlib import Path
+
+from tkpr.runs.script import Parser, device, output_folder, script
 
 ROOT = Path(__file__).resolve().parents[1]
 FULL = {"backbones": ["resnet50", "swin"], "batch_size": 16, "trials": 300, "averaged": 200}
@@ -16,9 +16,7 @@ LIGHT = {"backbones": ["none"], "batch_size": 8, "trials": 60, "averaged": 40}
 
 def main() -> None:
     """Read the command line, measure, print and write the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("--backbones", nargs="+", help="resnet50 swin, or none")
     parser.add_argument("--classes", type=int, nargs="+", default=[100, 1000, 5000, 10000])
     parser.add_argument("--batch-size", type=int, help="16")
@@ -26,17 +24,16 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=3, help="relevant labels per image")
     parser.add_argument("--trials", type=int, help="300")
     parser.add_argument("--averaged", type=int, help="the last so many trials count: 200")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, mps")
+    parser.add_argument("--device", type=device, default="auto", help="cpu, cuda, cuda:1, mps")
     parser.add_argument(
         "--light",
         action="store_true",
         help="where nothing else is said --backbones none, batch 8, 60 trials, the last 40",
     )
-    parser.add_argument("--output", type=Path, default=Path("tables"), help="where to write")
+    parser.add_argument("--output", type=output_folder, default="tables", help="where to write")
     arguments = parser.parse_args()
 
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler is silent about itself
-    import torch
 
     from tkpr import atomic
     from tkpr.reporting.efficiency import Setting, about, beside_the_paper, layout, measure
@@ -48,16 +45,13 @@ def main() -> None:
         raise ValueError(
             f"--averaged must be from 1 to the {arguments.trials} trials; got {arguments.averaged}"
         )
-    device = arguments.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     setting = Setting(
         batch_size=arguments.batch_size,
         k=arguments.k,
         trials=arguments.trials,
         averaged=arguments.averaged,
         labels=arguments.labels,
-        device=device,
+        device=arguments.device,
     )
     times = measure(
         ROOT / "configs", backbones=arguments.backbones, classes=arguments.classes, setting=setting
@@ -73,7 +67,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+    script(main)

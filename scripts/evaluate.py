@@ -4,19 +4,17 @@ python scripts/evaluate.py runs/mosaic/tkpr_a2/default
 python scripts/evaluate.py model.safetensors dataset=voc2012 dataset.root=/data --split train
 """
 
-import argparse
 import json
-import sys
 from pathlib import Path
+
+from tkpr.runs.script import Parser, device, output_file, script
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
     """Read the command line, predict, print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument(
         "run", type=Path, help="the folder of a finished run, or its model.safetensors"
     )
@@ -26,8 +24,8 @@ def main() -> None:
     parser.add_argument("--split", choices=["test", "train"], default="test")
     parser.add_argument("--ks", type=int, nargs="+", default=[3, 5], help="K of the measures")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--output", type=Path, help="write the measures to this JSON file")
+    parser.add_argument("--device", type=device, default="auto", help="cpu, cuda, mps")
+    parser.add_argument("--output", type=output_file, help="write the measures to this JSON file")
     arguments = parser.parse_intermixed_args()
 
     from tkpr import atomic
@@ -60,7 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+    script(main)

@@ -3,21 +3,19 @@
 python scripts/export.py runs/voc2012/tkpr_a2/default --format onnx --output model.onnx
 """
 
-import argparse
-import sys
 from pathlib import Path
+
+from tkpr.runs.script import Parser, output_file, script
 
 
 def main() -> None:
     """Read the command line, export, compare."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument(
         "run", type=Path, help="the folder of a finished run, or its model.safetensors"
     )
     parser.add_argument("--format", choices=["safetensors", "torch", "onnx"], required=True)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=output_file, required=True)
     arguments = parser.parse_args()
 
     import torch
@@ -100,7 +98,4 @@ def to_onnx(trained, example, output):
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+    script(main)

@@ -5,9 +5,10 @@ python scripts/figures.py ranks --table voc2012_mlml_sota_resnet50 --rows SPLC T
 python scripts/figures.py cases --table coco_mlc_sota_swin --budget features dataset=coco
 """
 
-import argparse
 import sys
 from pathlib import Path
+
+from tkpr.runs.script import Parser, output_folder, script
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = ("paper", "small", "features", "smoke")
@@ -28,9 +29,7 @@ FIGURES = {
 
 def main() -> None:
     """Read the command line, select the runs, draw."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("figure", help=f"one of {', '.join([*FIGURES, *KINDS])}")
     parser.add_argument("--table", help="take the runs of this experiment")
     parser.add_argument("--budget", default="paper", choices=BUDGETS)
@@ -41,7 +40,7 @@ def main() -> None:
     )
     parser.add_argument("--count", type=int, default=4, help="cases: how many images")
     parser.add_argument("--losses", action="store_true", help="cases: where TKPR does worst")
-    parser.add_argument("--output", type=Path, default=Path("figures"), help="where to write")
+    parser.add_argument("--output", type=output_folder, default="figures", help="where to write")
     parser.add_argument(
         "overrides", nargs="*", help="cases on features: dataset=... for the images"
     )
@@ -116,7 +115,4 @@ def select(runs, rows, kind=None):
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+    script(main)

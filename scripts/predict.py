@@ -4,30 +4,30 @@ python scripts/predict.py runs/voc2012/tkpr_a2/default photo.jpg folder/ --top 5
 python scripts/predict.py model.safetensors folder/ --threshold 0.5 --output labels.csv
 """
 
-import argparse
 import csv
 import io
 import json
-import sys
 from pathlib import Path
+
+from tkpr.runs.script import Parser, device, output_file, script
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 
 
 def main() -> None:
     """Read the command line, predict, write one row per image and label."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument(
         "run", type=Path, help="the folder of a finished run, or its model.safetensors"
     )
     parser.add_argument("images", type=Path, nargs="+", help="image files, or folders of them")
     parser.add_argument("--top", type=int, help="so many labels per image (default 5)")
     parser.add_argument("--threshold", type=float, help="the labels with at least this probability")
-    parser.add_argument("--output", type=Path, help="a .csv or .json file; default: the terminal")
+    parser.add_argument(
+        "--output", type=output_file, help="a .csv or .json file; default: the terminal"
+    )
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", type=device, default="auto", help="cpu, cuda, mps")
     arguments = parser.parse_args()
     if arguments.output and arguments.output.suffix not in (".csv", ".json"):
         raise ValueError(f"--output must end in .csv or .json; got {arguments.output}")
@@ -40,8 +40,8 @@ def main() -> None:
     from tkpr.data.images import ImageDataset
     from tkpr.runs.saved_model import load_model, predict
 
-    files = list_images(arguments.images)
     trained = load_model(arguments.run)
+    files = list_images(arguments.images)
     if len(trained.input_shape) != 3:
         raise ValueError("this model was trained on features, not on images")
     targets = np.zeros((len(files), len(trained.class_names)), np.uint8)
@@ -104,7 +104,4 @@ def select(files, logits, class_names, top, threshold):
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+    script(main)

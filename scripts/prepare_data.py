@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig
 
 from tkpr.config import build_dataset
@@ -20,6 +19,9 @@ from tkpr.data.download import archives_of, download
 from tkpr.data.files import absolute, missing_files
 from tkpr.data.inspection import summary, unreadable_files
 from tkpr.data.reference_counts import reference_counts
+from tkpr.runs.cli import run_main
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
 
 def prepare(cfg: DictConfig) -> list[str]:
@@ -72,13 +74,9 @@ def file_problems(data: MultiLabelData, *, decode: bool, workers: int) -> list[s
     return problems
 
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="prepare_data")
-def main(cfg: DictConfig) -> None:
+def check(cfg: DictConfig) -> None:
     """Run the check and turn its result into an exit code."""
-    try:
-        problems = prepare(cfg)
-    except (OSError, ValueError) as error:
-        problems = [str(error)]
+    problems = prepare(cfg)
     for problem in problems:
         print(problem, file=sys.stderr)
     if problems:
@@ -87,4 +85,4 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(CONFIGS, "prepare_data", check)

@@ -3,18 +3,16 @@
 python scripts/report.py --runs runs --output report.html
 """
 
-import argparse
-import sys
 from pathlib import Path
+
+from tkpr.runs.script import Parser, output_file, script
 
 
 def main() -> None:
     """Read the command line, build the page, write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
-    parser.add_argument("--output", type=Path, default=Path("report.html"), help="the page")
+    parser.add_argument("--output", type=output_file, default="report.html", help="the page")
     parser.add_argument("--title", default="Top-K Pairwise Ranking: results")
     arguments = parser.parse_args()
 
@@ -33,7 +31,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+    script(main)

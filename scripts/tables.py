@@ -10,15 +10,15 @@ import shlex
 import sys
 from pathlib import Path
 
+from tkpr.runs.script import Parser, output_folder, script
+
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = ("paper", "small", "features", "smoke")
 
 
 def main() -> None:
     """Read the command line, then list what is to do or write what was found."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument(
         "table",
         help="one of the ten tables (see configs/experiment), or all; --dry-run: any experiment",
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument(
         "--paper", action="store_true", help="add the paper's values and ours minus them"
     )
-    parser.add_argument("--output", type=Path, default=Path("tables"), help="where to write")
+    parser.add_argument("--output", type=output_folder, default="tables", help="where to write")
     parser.add_argument("--no-significance", action="store_true", help="no bootstrap: quicker")
     parser.add_argument("--dry-run", action="store_true", help="list the runs that it takes")
     parser.add_argument(
@@ -108,7 +108,4 @@ def write_table(name: str, arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+    script(main)

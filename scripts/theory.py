@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from tkpr.runs.script import Parser, script
 from tkpr.theory import bayes, bounds, consistency, discriminancy, generalisation
 from tkpr.theory.orders import preserves_ranking
 
@@ -400,9 +401,7 @@ SUBJECTS: dict[str, Callable[[argparse.Namespace], None]] = {
 
 def main() -> None:
     """Read the command line and run the subjects."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("name", nargs="?", choices=SUBJECTS, help="the subject; all without it")
     parser.add_argument(
         "--out", type=Path, default=Path("runs/theory"), help="folder of the figures"
@@ -423,4 +422,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

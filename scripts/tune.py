@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tkpr.runs.script import Parser, script
+
 if TYPE_CHECKING:
     from tkpr.runs.plan import PlannedRun
 
@@ -42,9 +44,7 @@ OURS = {
 
 def main() -> None:
     """Read the command line, search and retrain row by row."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("table", help="one of the ten tables, see configs/experiment")
     parser.add_argument("--budget", default="paper", choices=BUDGETS)
     parser.add_argument("--lr", nargs="+", dest=LR, help="learning rates, for all rows")
@@ -178,8 +178,6 @@ def best(run: "PlannedRun", grid: dict[str, list[str]], arguments: argparse.Name
 
 if __name__ == "__main__":
     try:
-        main()
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+        script(main)
     except subprocess.CalledProcessError as error:
         sys.exit(error.returncode)

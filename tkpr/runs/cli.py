@@ -3,7 +3,6 @@
 import difflib
 import hashlib
 import inspect
-import logging
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tkpr.config import MACHINE_SETTINGS
+from tkpr.runs.script import one_line_errors, set_up
 
 
 def run_name(dataset: str, loss: str, overrides: Sequence[str]) -> str:
@@ -49,22 +49,13 @@ def run_main(configs: Path, name: str, task: Callable[[DictConfig], Any]) -> Non
         task: what to do with it; under -m it is called once per combination.
     """
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)
-    lines = logging.StreamHandler(sys.stdout)
-    logger = logging.getLogger("tkpr")
-    logger.handlers, logger.propagate = [lines], False
-    logger.setLevel(logging.INFO)
-    logging.getLogger("timm").setLevel(logging.WARNING)
+    set_up(log_to=sys.stdout)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach the lines below
-    # oneDNN's bfloat16 kernels for AMX end in an illegal instruction on some virtual machines
-    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
-    try:
-        hydra.main(version_base="1.3", config_path=str(configs), config_name=name)(task)()
-    except (HydraException, OmegaConfBaseException) as error:
-        sys.exit(f"error: {explain(error, configs, name)}")
-    except (ValueError, OSError, FloatingPointError, ImportError) as error:
-        if os.environ.get("TKPR_TRACEBACK"):
-            raise
-        sys.exit(f"error: {error}\n(TKPR_TRACEBACK=1 shows where)")
+    with one_line_errors():
+        try:
+            hydra.main(version_base="1.3", config_path=str(configs), config_name=name)(task)()
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ValueError(explain(error, configs, name)) from error
 
 
 def explain(error: Exception, configs: Path, name: str) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,12 +56,16 @@ def claim(folder: Path, cfg: DictConfig) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def log_to(file: Path) -> Iterator[None]:
-    """Write the log lines to a file as well, with the time."""
+    """Write the log lines to a file as well, with the time, and an error that ends the run."""
     handler = logging.FileHandler(file)
     handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s"))
     logging.getLogger("tkpr").addHandler(handler)
     try:
         yield
+    except Exception as error:
+        failed = {"msg": "failed: %s", "args": (error,), "exc_info": sys.exc_info()}
+        handler.handle(logging.makeLogRecord(failed))
+        raise
     finally:
         logging.getLogger("tkpr").removeHandler(handler)
         handler.close()

@@ -11,6 +11,7 @@ import hydra
 import numpy as np
 import torch
 import yaml
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
@@ -19,6 +20,7 @@ from torch import nn
 from tkpr.config import build
 from tkpr.data.assemble import loader
 from tkpr.data.files import read_arrays
+from tkpr.runs.cli import explain
 from tkpr.runs.settle import settle
 
 log = logging.getLogger(__name__)
@@ -231,8 +233,11 @@ def reconfigure(cfg: DictConfig, configs: Path, overrides: list[str]) -> DictCon
         configs: the folder of the configuration.
         overrides: words as for train.py, such as ``dataset=voc2012 dataset.root=/data``.
     """
-    with hydra.initialize_config_dir(str(configs), version_base="1.3"):
-        composed = hydra.compose("train", overrides)
+    try:
+        with hydra.initialize_config_dir(str(configs), version_base="1.3"):
+            composed = hydra.compose("train", overrides)
+    except HydraException as error:
+        raise ValueError(explain(error, configs, "train")) from error
     for group in ("dataset", "labels", "transform", "split"):
         if any(word.lstrip("+").startswith((f"{group}=", f"{group}.")) for word in overrides):
             cfg[group] = composed[group]
