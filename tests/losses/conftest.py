@@ -2,7 +2,7 @@
 
 import pytest
 
-DECIDE = ("tkpr.ranking", "tkpr.losses.inputs")
+DECIDE = ("tkpr.ranking", "tkpr.losses.inputs", "tkpr.losses.linear")
 
 
 def pytest_generate_tests(metafunc):

@@ -7,6 +7,7 @@ from tkpr.losses.entropy import EMAPL, EntropyMaximisation
 from tkpr.losses.generalized_robust import GeneralizedRobust
 from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.large_loss import LargeLoss
+from tkpr.losses.linear import LinearEntrywise, LinearTKPR
 from tkpr.losses.pairwise import LSEP, TKML, MultilabelMargin, RankingLoss
 from tkpr.losses.partial_asymmetric import PartialAsymmetricLoss
 from tkpr.losses.partial_labels import PartialLabels
@@ -42,6 +43,8 @@ __all__ = [
     "Hill",
     "LabelLists",
     "LargeLoss",
+    "LinearEntrywise",
+    "LinearTKPR",
     "MultilabelMargin",
     "PairwiseRanking",
     "PartialAsymmetricLoss",

@@ -82,14 +82,29 @@ class TKPR(nn.Module):
         """Return the loss by operators that torch can differentiate, compile and transform."""
         scores = SCORES[self.scores](logits)
         top_scores, _ = largest(scores, self.k + 1)
-        of_scores = OVER_TOP[self.surrogate].of_scores
         if isinstance(labels, Relevant):
-            own_scores = scores.flatten().index_select(0, labels.entries).unsqueeze(1)
-            sums = of_scores(own_scores, top_scores.index_select(0, labels.rows))
-            return (sums / self._divisors(labels.counts).index_select(0, labels.rows)).sum()
+            own_scores = scores.flatten().index_select(0, labels.entries)
+            return self.of_scores(own_scores, top_scores, labels.rows, labels.counts)
+        sums = OVER_TOP[self.surrogate].of_scores(scores, top_scores)
         # a product, not a choice: NaN is not hidden, not even in a row without relevant labels
-        sums = (of_scores(scores, top_scores) * labels).sum(1, keepdim=True)
+        sums = (sums * labels).sum(1, keepdim=True)
         return (sums / self._divisors(labels.sum(1, keepdim=True))).sum()
+
+    def of_scores(
+        self, own_scores: Tensor, top_scores: Tensor, rows: Tensor, counts: Tensor
+    ) -> Tensor:
+        """Return the loss from the few scores that it depends on.
+
+        Args:
+            own_scores: s_y of the R relevant labels of the batch, ``[R]``.
+            top_scores: the K + 1 largest scores of each row, ``[B, K + 1]``.
+            rows: the rows of the relevant labels, ``[R]``.
+            counts: N, the number of relevant labels of each row, floating point, ``[B, 1]``.
+        """
+        sums = OVER_TOP[self.surrogate].of_scores(
+            own_scores.unsqueeze(1), top_scores.index_select(0, rows)
+        )
+        return (sums / self._divisors(counts).index_select(0, rows)).sum()
 
     def _divisors(self, counts: Tensor) -> Tensor:
         """Return alpha K B for the numbers N of relevant labels, ``[B, 1]``."""
