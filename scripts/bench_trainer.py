@@ -45,7 +45,8 @@ from tkpr.runs.script import Parser, output_file, script
 from tkpr.training import trainer
 from tkpr.training.logbook import Logbook
 from tkpr.training.optimizer import parameter_groups
-from tkpr.training.trainer import Trainer, seed_everything
+from tkpr.training.seeding import seed_everything
+from tkpr.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = [
@@ -91,7 +92,7 @@ def measure_loop(arguments: argparse.Namespace) -> dict[str, Any]:
     overrides = ["scheduler=constant", "trainer.warmup_epochs=0", *arguments.overrides]
     with tempfile.TemporaryDirectory() as folder:
         ours = make_trainer(folder, *overrides)
-        ours.begin_epoch(0)
+        ours.begin_epoch()
         loader, all_steps = ours.loader, ours.steps
         batches = list(loader)[: arguments.steps]
         model = copy.deepcopy(ours.module).train()
@@ -111,8 +112,8 @@ def measure_loop(arguments: argparse.Namespace) -> dict[str, Any]:
 
         def epoch(batches: Any, steps: int) -> float:
             ours.loader, ours.steps = batches, steps
-            ours.step, ours.total_loss = 0, 0.0
-            return ours.train_epoch(0)["train_loss"]
+            ours.progress.step, ours.progress.total_loss = 0, 0.0
+            return ours.train_epoch()["train_loss"]
 
         contestants: dict[str, Callable[[], float]] = {
             "bare": bare,

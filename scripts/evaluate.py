@@ -31,7 +31,8 @@ def main() -> None:
     from tkpr import atomic
     from tkpr.metrics import evaluate
     from tkpr.runs.run import build_data, table
-    from tkpr.runs.saved_model import load_model, predict, reconfigure
+    from tkpr.runs.saved_model import load_model, reconfigure
+    from tkpr.training.predict import fabric_on, predict
 
     trained = load_model(arguments.run)
     cfg = reconfigure(trained.cfg, ROOT / "configs", arguments.overrides)
@@ -45,10 +46,11 @@ def main() -> None:
         trained.model,
         data.test,
         data.finish,
+        fabric_on(arguments.device),
         batch_size=arguments.batch_size,
-        device=arguments.device,
     )
-    measured = evaluate(logits, data.test.targets[~data.test.unreadable], arguments.ks)
+    readable = ~data.test.unreadable
+    measured = evaluate(logits[readable], data.test.targets[readable], arguments.ks)
     print(table(measured))
     if unreadable := int(data.test.unreadable.sum()):
         print(f"\n{unreadable} of {len(data.test)} images cannot be read and are left out")

@@ -27,8 +27,9 @@ def extract(cfg: Any) -> None:
     from tkpr.data.assemble import assemble
     from tkpr.data.features import save_features
     from tkpr.data.labels import full
-    from tkpr.runs.saved_model import model_facts, predict
+    from tkpr.runs.saved_model import model_facts
     from tkpr.runs.settle import settle
+    from tkpr.training.predict import fabric_on, predict
 
     settle(cfg)
     data, recipe = build_dataset(cfg.dataset), build(cfg.transform)
@@ -40,9 +41,9 @@ def extract(cfg: Any) -> None:
     ready = assemble(data, labels=full, pipeline=plain, cache_dir=cfg.cache_dir)
     facts = model_facts((3, recipe.size, recipe.size), 0)
     model = build(cfg.model, facts=facts).eval()
-    parts = (ready.train, ready.test)
+    parts, fabric = (ready.train, ready.test), fabric_on(cfg.device)
     features = [
-        predict(model, part, ready.finish, batch_size=cfg.batch_size, device=cfg.device)
+        predict(model, part, ready.finish, fabric, batch_size=cfg.batch_size).numpy()
         for part in parts
     ]
     save_features(

@@ -38,7 +38,8 @@ def main() -> None:
     from tkpr.config import build
     from tkpr.data.dataset import Split
     from tkpr.data.images import ImageDataset
-    from tkpr.runs.saved_model import load_model, predict
+    from tkpr.runs.saved_model import load_model
+    from tkpr.training.predict import fabric_on, predict
 
     trained = load_model(arguments.run)
     files = list_images(arguments.images)
@@ -51,8 +52,8 @@ def main() -> None:
         trained.model,
         ImageDataset(split, size=recipe.size, interpolation=recipe.interpolation),
         recipe.finish,
+        fabric_on(arguments.device),
         batch_size=arguments.batch_size,
-        device=arguments.device,
     )
     rows = list(select(files, logits, trained.class_names, arguments.top, arguments.threshold))
     if arguments.output and arguments.output.suffix == ".json":
@@ -87,9 +88,7 @@ def list_images(paths):
 
 def select(files, logits, class_names, top, threshold):
     """Yield image, rank, label and probability of the labels to report."""
-    import torch
-
-    scores = torch.from_numpy(logits).sigmoid()
+    scores = logits.sigmoid()
     limit = top or (len(class_names) if threshold is not None else 5)
     for file, row in zip(files, scores, strict=True):
         order = row.argsort(descending=True, stable=True).tolist()

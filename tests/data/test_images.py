@@ -19,7 +19,7 @@ from tkpr.data.cache import ImageCache
 from tkpr.data.dataset import Split
 from tkpr.data.images import ImageDataset, read_image, squash, to_rgb
 from tkpr.data.transforms import PixelsToFloat, RandAugment
-from tkpr.runs.saved_model import predict
+from tkpr.training.predict import fabric_on, predict
 
 
 def photograph(width=120, height=90):
@@ -264,14 +264,16 @@ def test_predictions_go_on_without_unreadable_images(split, caplog):
         path.unlink()
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2)).eval()
     dataset = ImageDataset(split, size=8, on_error="skip")
-    logits = predict(model, dataset, PixelsToFloat(), batch_size=3, device="cpu")
+    logits = predict(model, dataset, PixelsToFloat(), fabric_on("cpu"), batch_size=3)
     images = PixelsToFloat()(torch.stack([dataset[index][0] for index in range(4)]))
-    np.testing.assert_allclose(logits, model(images.contiguous()).detach(), rtol=1e-5, atol=1e-6)
+    expected = model(images.contiguous()).detach()
+    np.testing.assert_allclose(logits[:4], expected, rtol=1e-5, atol=1e-6)
+    assert not logits[4:].any()
     assert [line.split()[-1] for line in caplog.messages] == list(split.ids[4:])
     for path in split.inputs[:4]:
         path.unlink()
     with pytest.raises(ValueError, match="not one of the 8 images can be read"):
-        predict(model, dataset, PixelsToFloat(), batch_size=3, device="cpu")
+        predict(model, dataset, PixelsToFloat(), fabric_on("cpu"), batch_size=3)
 
 
 # Cache

@@ -21,8 +21,8 @@ from tkpr.runs.saved_model import load_predictions
 from tkpr.runs.settle import settle
 from tkpr.training import state as checkpoint
 from tkpr.training.preemption import Preemption
-from tkpr.training.seeding import ResumableSampler, seed_torch
-from tkpr.training.trainer import Trainer, facts
+from tkpr.training.seeding import ResumableSampler, seed_everything
+from tkpr.training.trainer import Trainer, train_stats
 
 
 def on_photos(folder):
@@ -51,11 +51,11 @@ def break_in_epoch_three(monkeypatch, photos):
     names = []
     begin = Trainer.begin_epoch
 
-    def begin_and_damage(trainer, epoch):
-        if epoch == 2:
+    def begin_and_damage(trainer):
+        if trainer.progress.epoch == 2:
             for name in names:
                 (photos / name).write_bytes(b"\xff\xd8\xff not a picture any more")
-        begin(trainer, epoch)
+        begin(trainer)
 
     monkeypatch.setattr(Trainer, "begin_epoch", begin_and_damage)
     return names.extend
@@ -85,7 +85,9 @@ def test_corrupt_images_can_be_skipped(workers, photos, break_in_epoch_three, tm
     assert results["counts"]["test_unreadable"] == 1
     assert results["counts"]["test_rows"] == 5
     named = [
-        record.getMessage() for record in caplog.records if record.name == "tkpr.training.trainer"
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "tkpr.training.unreadable"
     ]
     wanted = [f"left out, because it cannot be read: photos/{n}.jpg" for n in ("03", "07", "13")]
     assert sorted(named) == wanted
@@ -150,7 +152,7 @@ def test_batches_without_a_readable_image_are_skipped(
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "save", lambda trainer: save(trainer) or 1 / 0)
         late = 20 + steps_before_the_stop
-        patch.setattr(Preemption, "now", lambda *_, **__: (False, len(seen) == late))
+        patch.setattr(Preemption, "poll", lambda *_, **__: (False, len(seen) == late))
         with pytest.raises(ZeroDivisionError):
             train(*settings, "trainer.epochs=2", folder=tmp_path / "parts")
     parts = train(*settings, "trainer.epochs=2", folder=tmp_path / "parts")
@@ -172,7 +174,9 @@ def test_what_is_left_out_is_named_once_however_often_a_run_is_stopped(photos, t
     settings = [*on_photos(photos.parent), *ALONE]
     with caplog.at_level(logging.WARNING, logger="tkpr"):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Trainer, "pause_if_asked", lambda trainer: 1 / (trainer.epoch < 2))
+            patch.setattr(
+                Trainer, "pause_if_asked", lambda trainer: 1 / (trainer.progress.epoch < 2)
+            )
             with pytest.raises(ZeroDivisionError):
                 train(*settings, folder=tmp_path / "run")
         train(*settings, folder=tmp_path / "run")
@@ -217,7 +221,7 @@ def test_the_file_behind_a_loss_that_is_not_finite_reproduces_it(tmp_path, monke
     assert kept["ids"] == [data.train.ids[row] for row in kept["index"].tolist()]
     assert (kept["epoch"], kept["step"], kept["stage"]) == (0, 2, 1)
     batch = kept["targets"], kept["index"]
-    loss = build(cfg.loss, facts=facts(data, cfg.trainer.epochs))
+    loss = build(cfg.loss, facts=train_stats(data, cfg.trainer.epochs))
     assert loss(build_model(cfg, data)(kept["inputs"]), *batch).isfinite()  # not of the batch alone
     loss.load_state_dict(kept["loss"])
     value = loss.train()(logits_again(kept, cfg, data), *batch)
@@ -241,7 +245,7 @@ def logits_again(kept, cfg, data):
     """Compute the logits of a step from what it left; they must be the same to the last bit."""
     model = build_model(cfg, data)
     model.load_state_dict(kept["model"])
-    seed_torch(kept["seed"])
+    seed_everything(*kept["seed"])
     logits = model.train()(kept["inputs"])
     torch.testing.assert_close(logits, kept["logits"], rtol=0, atol=0, equal_nan=True)
     return logits
@@ -287,7 +291,7 @@ def test_weights_that_are_not_finite_never_reach_a_checkpoint(what, name, tmp_pa
     pause = Trainer.pause_if_asked
 
     def poison(trainer):
-        if (trainer.epoch, trainer.step) == (1, 5):
+        if trainer.progress.position[:2] == (1, 5):
             with torch.no_grad():
                 name(trainer).flatten()[0] = torch.nan
         pause(trainer)

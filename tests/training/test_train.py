@@ -54,7 +54,7 @@ def stop_after(epochs, *settings, folder):
 
     def crash(trainer):
         save(trainer)
-        if trainer.epoch == epochs:
+        if trainer.progress.epoch == epochs:
             raise Crash
 
     with pytest.MonkeyPatch.context() as patch:

@@ -215,6 +215,10 @@ class CCD(nn.Module):
             sums, counts = all_reduce_sum(sums), all_reduce_sum(counts)
         self.head.set_memory(sums / counts.clamp(min=1)[:, None])
 
+    def start_stage_two(self) -> None:
+        """From now on compute the debiased logits."""
+        self.head.start_stage_two()
+
 
 def ccd(model_name: str, num_classes: int, *, context_epochs: int, **options: Any) -> CCD:
     """Build CCD on a timm backbone.

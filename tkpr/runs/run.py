@@ -72,8 +72,7 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         trainer = Trainer(cfg, fabric, data, build_model(cfg, data), folder)
         check_against_data(trainer)
         with on_sigterm(trainer.preemption.ask_to_stop):
-            trainer.fit()
-            logits = trainer.predict(data.test).numpy()
+            logits = trainer.fit().numpy()
         if fabric.is_global_zero:
             return write_results(trainer, logits)
     return None
@@ -234,11 +233,11 @@ def write_results(trainer: Trainer, logits: np.ndarray) -> dict[str, Any]:
     }
     atomic.write(folder / "model.safetensors", save(weights, about))
     results = {
-        "metrics": measures(trainer.history[-1]),
+        "metrics": measures(trainer.progress.history[-1]),
         "tested_on": "held-out training images" if cfg.split.holdout else "the official test set",
         "weights": cfg.trainer.eval_weights,
-        "epochs": len(trainer.history),
-        "seconds": trainer.seconds(),
+        "epochs": len(trainer.progress.history),
+        "seconds": trainer.progress.seconds,
         "processes": trainer.fabric.world_size,
         "folder": str(folder),
         "config": OmegaConf.to_container(cfg, resolve=True),

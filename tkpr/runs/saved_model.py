@@ -1,7 +1,6 @@
 """Finished runs: their settings, predictions and models, read without running foreign code."""
 
 import json
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 
 import hydra
 import numpy as np
-import torch
 import yaml
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -18,12 +16,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tkpr.config import build
-from tkpr.data.assemble import loader
 from tkpr.data.files import read_arrays
 from tkpr.runs.cli import explain
 from tkpr.runs.settle import settle
-
-log = logging.getLogger(__name__)
 
 # What may be built for a file from others, by its full name. Whole packages would be too much: with
 # all of torch or torchvision, settings alone can import any module and call anything in it.
@@ -243,29 +238,3 @@ def reconfigure(cfg: DictConfig, configs: Path, overrides: list[str]) -> DictCon
             cfg[group] = composed[group]
     settle(cfg)
     return cfg
-
-
-@torch.inference_mode()
-def predict(
-    model: nn.Module, dataset: Any, finish: nn.Module, *, batch_size: int, device: str
-) -> np.ndarray:
-    """Return fp32 logits ``[N, C]`` of a data set's samples, in order, but for unreadable ones.
-
-    Args:
-        model: in evaluation mode.
-        dataset: as :func:`tkpr.data.assemble.assemble` makes it; what it cannot read is logged.
-        finish: from a batch of the data set to one that the model takes.
-        batch_size: samples at a time.
-        device: where to compute.
-    """
-    model.to(device)
-    rows = [
-        model(finish(inputs.to(device)).contiguous()).float().cpu()
-        for inputs, _, _ in loader(dataset, batch_size=batch_size)
-        if len(inputs)
-    ]
-    for row in dataset.unreadable.nonzero().flatten().tolist():
-        log.warning("left out, because it cannot be read: %s", dataset.ids[row])
-    if not rows:
-        raise ValueError(f"not one of the {len(dataset)} images can be read")
-    return torch.cat(rows).numpy()

@@ -1,7 +1,6 @@
-"""Batches of a data set for one process of several: its share, on its device."""
+"""Batches of a data set: the share of one process, on its device."""
 
 from collections.abc import Iterable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 from lightning_fabric import Fabric
@@ -14,18 +13,30 @@ from tkpr.data.images import ImageDataset
 from tkpr.training.seeding import ResumableSampler
 
 Samples = ImageDataset | FeatureDataset
+Batch = tuple[Tensor, Tensor, Tensor]
 
 
-def cut(
-    dataset: Samples, fabric: Fabric, settings: SimpleNamespace, *, shuffle_seed: int | None = None
+def make_loader(
+    dataset: Samples,
+    fabric: Fabric,
+    *,
+    batch_size: int,
+    num_workers: int = 0,
+    shuffle_seed: int | None = None,
+    drop_last: bool = False,
 ) -> DataLoader:
-    """Cut a data set into batches; each process gets its share.
+    """Return the batches of this process.
+
+    For training all processes have equally many batches, and samples repeat where the data set
+    does not divide; otherwise each sample occurs once, and rank 0 has the most batches.
 
     Args:
-        dataset: what to cut.
+        dataset: the samples.
         fabric: launched.
-        settings: the trainer's.
-        shuffle_seed: for training, of the order; None: in order, each sample once.
+        batch_size: samples per batch and process.
+        num_workers: processes that prepare batches; 0: this one does.
+        shuffle_seed: seed of the training order; None: in order, each sample once.
+        drop_last: whether to leave out an incomplete last batch.
     """
     sampler: Any = range(fabric.global_rank, len(dataset), fabric.world_size)
     if shuffle_seed is not None:
@@ -34,27 +45,27 @@ def cut(
             num_replicas=fabric.world_size,
             rank=fabric.global_rank,
             seed=shuffle_seed,
-            drop_last=settings.drop_last,
+            drop_last=drop_last,
         )
     return loader(
         dataset,
-        batch_size=settings.batch_size,
+        batch_size=batch_size,
         sampler=sampler,
-        num_workers=settings.num_workers,
+        num_workers=num_workers,
         pin_memory=fabric.device.type == "cuda",
-        drop_last=shuffle_seed is not None and settings.drop_last,
+        drop_last=drop_last,
     )
 
 
-def on_device(
-    batches: Iterable[Any], fabric: Fabric, finish: nn.Module, *, channels_last: bool
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Move batches to the device as they come, and there from bytes to numbers.
+def to_device(
+    batches: Iterable[Any], fabric: Fabric, finish: nn.Module, *, channels_last: bool = False
+) -> Iterator[Batch]:
+    """Move each batch to the device and convert uint8 pixels to float.
 
     Args:
-        batches: as the loader gives them; one of which no image can be read has no rows.
+        batches: of a loader; a batch without a readable image has no rows.
         fabric: launched.
-        finish: from bytes to numbers.
+        finish: converts pixels (:class:`tkpr.data.assemble.TrainingData`).
         channels_last: the memory layout of images.
     """
     for batch in without_worker_traceback(batches):
@@ -67,7 +78,7 @@ def on_device(
 
 
 def without_worker_traceback(batches: Iterable[Any]) -> Iterator[Any]:
-    """Hand batches on; an error from a worker says what is wrong, without the worker's trace."""
+    """Yield batches; an error in a loader worker is raised without the worker's traceback."""
     try:
         yield from batches
     except (ValueError, OSError) as error:

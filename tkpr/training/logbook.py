@@ -1,4 +1,4 @@
-"""What a run says while it trains: log lines, metrics.csv, TensorBoard."""
+"""The record of a run while it trains: log lines, metrics.csv, TensorBoard."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ class Logbook:
         folder: the run folder.
         data: for class names and test images.
         history: rows of the epochs before a resume; TensorBoard drops what came after them.
-        enabled: false on all processes but the first.
+        enabled: only on rank 0.
     """
 
     def __init__(
@@ -68,12 +68,18 @@ class Logbook:
             *(epoch, total, row["train_loss"], self.k(row), row[f"mAP@{self.k(row)}"]),
             *(row["ranking_loss"], row["images_per_second"], clock(left)),
         )
+        self.write_csv(history)
+        self.write_board(row, epoch, logits)
+
+    def write_csv(self, history: list[dict[str, float]]) -> None:
+        """Write metrics.csv, one row per epoch."""
+        if not self.enabled:
+            return
         table = io.StringIO(newline="")
-        writer = csv.DictWriter(table, fieldnames=list(row))
+        writer = csv.DictWriter(table, fieldnames=list(history[-1]))
         writer.writeheader()
         writer.writerows(history)
         atomic.write(self.folder / "metrics.csv", table.getvalue())
-        self.write_board(row, epoch, logits)
 
     def write_board(self, row: dict[str, float], epoch: int, logits: Tensor) -> None:
         """Send one epoch to TensorBoard."""
@@ -122,7 +128,7 @@ class Logbook:
 
 
 def clock(seconds: float) -> str:
-    """Write a duration as people do.
+    """Format a duration.
 
     >>> clock(75), clock(7300)
     ('1:15', '2:01:40')

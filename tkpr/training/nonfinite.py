@@ -1,27 +1,74 @@
-"""Numbers that are not finite: stopped before a checkpoint, left in a file that repeats them."""
+"""Non-finite numbers: the run stops before a checkpoint and leaves a file that reproduces them."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from tkpr import atomic
-from tkpr.training import state as checkpoint
+from tkpr.training import state
+
+if TYPE_CHECKING:
+    from tkpr.training.trainer import Trainer
 
 
-def check_weights(models: Mapping[str, nn.Module], folder: Path, *, place: str) -> None:
+def read_loss(loss: Tensor, logits: Tensor) -> tuple[float, bool]:
+    """Return the value of a loss and whether it and the logits are finite.
+
+    >>> read_loss(torch.tensor(0.5), torch.tensor([[1.0, torch.nan]]))
+    (0.5, False)
+    """
+    value, whole = torch.stack((loss.detach(), logits.isfinite().all())).tolist()
+    return value, bool(whole) and math.isfinite(value)
+
+
+def raise_nonfinite(
+    trainer: "Trainer",
+    value: float,
+    inputs: Tensor,
+    targets: Tensor,
+    index: Tensor,
+    logits: Tensor,
+) -> None:
+    """Write what a non-finite loss was computed from, and stop.
+
+    ``bad_batch_rank0.pt`` holds the batch, the weights and the numbers for
+    :func:`tkpr.training.seeding.seed_everything`. The state of the loss is the one after the step;
+    of the losses here only LL-Cp changes its own, which holds 0 and 1.
+    """
+    progress, fabric = trainer.progress, trainer.fabric
+    names = [trainer.data.train.ids[row] for row in index.tolist()]
+    file = trainer.folder / f"bad_batch_rank{fabric.global_rank}.pt"
+    content = {
+        **{"inputs": inputs, "targets": targets, "index": index, "ids": names},
+        **{"logits": logits, "loss_value": value},
+        **{"epoch": progress.epoch, "step": progress.step, "seed": list(trainer.step_seed())},
+        **{"model": trainer.module.state_dict(), "stage": trainer.stage},
+        "loss": trainer.losses[trainer.stage].state_dict(),
+    }
+    atomic.write(file, lambda opened: torch.save(on_cpu(content), opened))
+    what = "the logits are not finite" if math.isfinite(value) else f"the loss is {value}"
+    raise FloatingPointError(
+        f"{what} in epoch {progress.epoch + 1}, step {progress.step}, on the samples "
+        f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; batch, weights and seed "
+        f"are in {file}, {advice(trainer.folder)}"
+    )
+
+
+def check_weights(models: Mapping[str, nn.Module], folder: Path, *, position: str) -> None:
     """Refuse weights and batch statistics that are not finite.
 
     Args:
-        models: what to look at, and how to call it.
+        models: what to check, by the name to call it.
         folder: the run folder.
-        place: where in the run this is.
+        position: where in the run this is.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(model.weight, torch.inf)
-    >>> check_weights({"weights": model}, Path("runs/a"), place="epoch 2, step 3")
+    >>> check_weights({"weights": model}, Path("runs/a"), position="epoch 2, step 3")
     Traceback (most recent call last):
     FloatingPointError: the weights (weight) are not finite in epoch 2, step 3, though the losses
     were; no state was saved yet: lower the learning rate or clip the gradient (trainer.clip_norm=1)
@@ -30,14 +77,9 @@ def check_weights(models: Mapping[str, nn.Module], folder: Path, *, place: str) 
         for name, values in model.state_dict().items():
             if not values.isfinite().all():
                 raise FloatingPointError(
-                    f"the {kind} ({name}) are not finite in {place}, though the losses were; "
+                    f"the {kind} ({name}) are not finite in {position}, though the losses were; "
                     f"{advice(folder)}"
                 )
-
-
-def save_batch(file: Path, content: Mapping[str, Any]) -> None:
-    """Write what a step was computed from; ``torch.load(file, weights_only=True)`` reads it."""
-    atomic.write(file, lambda opened: torch.save(on_cpu(content), opened))
 
 
 def on_cpu(tree: Any) -> Any:
@@ -54,7 +96,7 @@ def on_cpu(tree: Any) -> Any:
 
 
 def advice(folder: Path) -> str:
-    """What to do about numbers that are not finite."""
-    file = checkpoint.path(folder)
+    """What to do about non-finite numbers."""
+    file = state.path(folder)
     kept = f"the last good state is in {file}" if file.exists() else "no state was saved yet"
     return f"{kept}: lower the learning rate or clip the gradient (trainer.clip_norm=1)"

@@ -1,10 +1,12 @@
-"""Which parameter is optimized how: weight decay, learning rates of head and losses."""
+"""Parameter groups: weight decay and learning rates."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from timm.optim import param_groups_weight_decay
 from torch import nn
+
+from tkpr.losses.protocol import LearnsFaster
 
 
 def parameter_groups(
@@ -17,15 +19,15 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Group the parameters of a model and of its losses for the optimizer.
 
-    Biases and other 1-D parameters are not decayed. A loss with learnable state names its own
-    multiple of the learning rate, ``learning_rate_multiplier``, and is not decayed either.
+    Biases and other 1-D parameters are not decayed, nor are the parameters of a loss, whose
+    learning rate may be a multiple of the model's (:class:`~tkpr.losses.protocol.LearnsFaster`).
 
     Args:
         model: its classifier (timm's ``get_classifier``) is the head.
-        losses: those with parameters get a group of their own.
+        losses: each with parameters gets a group of its own.
         lr: the learning rate.
         weight_decay: for parameters of two and more dimensions.
-        head_lr_multiplier: the head learns so many times faster.
+        head_lr_multiplier: learning rate of the head, as a multiple of ``lr``.
 
     >>> groups = parameter_groups(nn.Linear(3, 2), [], lr=0.1, weight_decay=0.01)
     >>> [(group["lr"], group["weight_decay"], len(group["params"])) for group in groups]
@@ -39,6 +41,6 @@ def parameter_groups(
             group["params"] = [p for p in group["params"] if id(p) not in head]
             groups.append({**group, "params": fast, "lr": lr * head_lr_multiplier})
     for loss in losses:
-        rate = lr * getattr(loss, "learning_rate_multiplier", 1.0)
+        rate = lr * (loss.learning_rate_multiplier if isinstance(loss, LearnsFaster) else 1)
         groups.append({"params": list(loss.parameters()), "lr": rate, "weight_decay": 0.0})
     return [group for group in groups if group["params"]]

@@ -3,53 +3,49 @@
 import logging
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import torch
 from lightning_fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from tkpr.config import build, epochs_to_train
 from tkpr.data.assemble import TrainingData
+from tkpr.losses.protocol import SharesState, TrainStats, UpdatesLabels, UsesEpoch
 from tkpr.metrics import evaluate
-from tkpr.training import state as checkpoint
-from tkpr.training.loader import Samples, cut, on_device
+from tkpr.training import state
+from tkpr.training.collectives import all_reduce, sync_buffers
+from tkpr.training.loader import Batch, Samples, make_loader, to_device
 from tkpr.training.logbook import Logbook
-from tkpr.training.nonfinite import advice, check_weights, save_batch
+from tkpr.training.nonfinite import check_weights, raise_nonfinite, read_loss
 from tkpr.training.optimizer import parameter_groups
+from tkpr.training.predict import predict
 from tkpr.training.preemption import Preemption
-from tkpr.training.seeding import seed_everything, seed_torch
+from tkpr.training.seeding import seed_everything
 from tkpr.training.selection import first_main_epoch, out_of_patience
+from tkpr.training.stages import change_stage, stage_one_epochs
+from tkpr.training.unreadable import UnreadableImages
 
 log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """Trains one model with one pair of losses and keeps its run folder up to date.
+    """Trains one model with a warm-up loss and a main loss, and keeps its run folder up to date.
 
-    Losses and models that need a moment of their own have a method for it, which the loop calls
-    where it exists:
-
-    * ``loss.set_epoch(epoch)`` before each epoch;
-    * ``loss.wants_update()`` and ``loss.update_labels(logits)`` after an epoch, with predictions
-      for the whole training set (EM+APL);
-    * ``loss.merge_state(all_reduce_max)`` after an epoch, when processes share the work (LL-Cp);
-    * ``model.learn_confounders(batches)`` before epoch ``model.context_epochs`` (CCD).
+    :mod:`tkpr.losses.protocol` lists what a loss or a model may ask of it.
 
     Args:
         cfg: the whole configuration.
         fabric: launched.
         data: what to train and test on.
         model: from images or features to logits.
-        folder: the run folder.
+        folder: the run folder; a state in it is resumed.
     """
 
     def __init__(
@@ -58,70 +54,41 @@ class Trainer:
         self.cfg, self.fabric, self.data, self.folder = cfg, fabric, data, folder
         self.settings = SimpleNamespace(**cast(dict, OmegaConf.to_container(cfg.trainer)))
         self.epochs = epochs_to_train(self.settings)
-        known = facts(data, self.settings.epochs)
-        self.losses: list[Any] = [build(cfg.warmup, facts=known), build(cfg.loss, facts=known)]
         self.module: Any = model
-        self.epoch = 0
-        self.history: list[dict[str, float]] = []
-        self.reset_epoch()
-        self.spent, self.began = 0.0, 0.0  # seconds before this process, and before this epoch
-        self.preemption = Preemption(fabric, save_minutes=self.settings.checkpoint_minutes)
-        self.may_skip = cfg.dataset.get("on_error") == "skip"
-        self.saved_place: tuple[int, ...] | None = None
-        self.reported: dict[int, Tensor] = {}  # which unreadable images were named, per data set
-        saved = checkpoint.load_together(folder, fabric)
-        if saved:
-            if (before := len(saved["total_loss"])) != fabric.world_size:
-                raise ValueError(
-                    f"{folder} holds a run of {before} processes, this one has "
-                    f"{fabric.world_size}: go on with {before}, as its batches and its learning "
-                    "rates were planned for, or delete the folder"
-                )
-            self.module.load_state_dict(saved["model"])
-            for loss, state in zip(self.losses, saved["losses"], strict=True):
-                loss.load_state_dict(state)
-        self.loader: Any = cut(data.train, fabric, self.settings, shuffle_seed=cfg.seed)
-        self.steps = len(self.loader)
+        self.parts = (data.train, data.test)
+        stats = train_stats(data, self.settings.epochs)
+        self.losses: list[Any] = [build(cfg.warmup, facts=stats), build(cfg.loss, facts=stats)]
+        self.loader: Any = make_loader(
+            data.train,
+            fabric,
+            batch_size=self.settings.batch_size,
+            num_workers=self.settings.num_workers,
+            shuffle_seed=cfg.seed,
+            drop_last=self.settings.drop_last,
+        )
+        self.steps = len(self.loader)  # batches per epoch
         if not self.steps:
             raise ValueError(
                 f"{len(data.train)} training samples do not fill one batch: lower "
                 f"trainer.batch_size={self.settings.batch_size} or set trainer.drop_last=false"
             )
-        self.set_up()
+        self.preemption = Preemption(fabric, save_minutes=self.settings.checkpoint_minutes)
+        self.unreadable = UnreadableImages(fabric)
+        self.saved_position: tuple[int, int, bool] | None = None
+        saved = state.load_together(folder, fabric)
         if saved:
-            self.optimizer.load_state_dict(saved["optimizer"])
-            self.scheduler.load_state_dict(saved["scheduler"])
-            self.fabric.strategy.precision.load_state_dict(saved["precision"])
-            if self.ema:
-                self.ema.load_state_dict(saved["ema"])
-            self.epoch, self.history = saved["epoch"], saved["history"]
-            self.step, self.skipped = saved["step"], saved["skipped"]
-            self.total_loss = saved["total_loss"][fabric.global_rank]
-            self.labels_updated = saved["labels_updated"]
-            self.spent, self.began = saved["seconds"]
-            for part, rows in zip((data.train, data.test), saved["unreadable"], strict=True):
-                part.unreadable[rows] = True
-                self.reported[id(part)] = part.unreadable.clone()
-            log.info("resuming after epoch %d, step %d", self.epoch, self.step)
-        self.started = time.monotonic()
-
-    def reset_epoch(self) -> None:
-        """Start to count an epoch's steps."""
-        self.step, self.skipped, self.total_loss = 0, 0, 0.0
-        self.labels_updated = False
-
-    def seconds(self) -> float:
-        """How long the run has taken so far, in this process and in those before it."""
-        return self.spent + time.monotonic() - self.started
+            state.restore(self, saved)
+        else:
+            self.set_up()
+            self.progress = state.Progress()
 
     def set_up(self) -> None:
         """Start optimizer, schedule and averaged weights from the model as it is."""
         settings, fabric = self.settings, self.fabric
         if settings.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
-        self.model: Any = fabric.setup_module(
-            cast(nn.Module, torch.compile(self.module)) if settings.compile else self.module
-        )
+        self.network: Any = torch.compile(self.module) if settings.compile else self.module
+        self.model: Any = fabric.setup_module(cast(nn.Module, self.network))
         self.criteria: list[Any] = [
             fabric.setup_module(loss) if list(loss.parameters()) else fabric.to_device(loss)
             for loss in self.losses
@@ -134,275 +101,216 @@ class Trainer:
             head_lr_multiplier=settings.head_lr_multiplier,
         )
         self.optimizer = cast(Any, fabric.setup_optimizers(build(self.cfg.optimizer)(groups)))
-        stage = settings.epochs - getattr(self.module, "context_epochs", 0)
-        steps = stage * -(-self.steps // settings.accumulate)
+        epochs = settings.epochs - stage_one_epochs(self.module)
+        steps = epochs * -(-self.steps // settings.accumulate)
         self.scheduler = build(self.cfg.scheduler)(self.optimizer.optimizer, steps)
         self.ema = ModelEmaV3(self.module, settings.ema_decay) if settings.ema_decay else None
 
-    def fit(self) -> dict[str, float]:
-        """Train for the epochs that are left and return the measures of the last one."""
-        main = self.fabric.is_global_zero
-        book = Logbook(self.folder, self.data, self.history, enabled=main)
+    # Algorithm 1
+
+    def fit(self) -> Tensor:
+        """Train for the epochs that are left; return the logits of the test set, ``[N, C]``.
+
+        The measures of the last epoch, ``progress.history[-1]``, are of these logits.
+        """
+        progress, logits = self.progress, None
+        book = Logbook(self.folder, self.data, progress.history, enabled=self.fabric.is_global_zero)
         with book:
-            while self.epoch < self.epochs and not self.out_of_patience():
-                if not self.step:
-                    self.began = self.seconds()
-                self.begin_epoch(self.epoch)
-                row = self.train_epoch(self.epoch)
-                self.end_epoch(self.epoch)
-                logits = self.predict(self.data.test)
-                readable = ~self.data.test.unreadable
-                targets = self.data.test.targets[readable]
-                row |= evaluate(logits[readable], targets, self.settings.ks)
-                row["seconds"] = self.seconds() - self.began
-                self.history.append({"epoch": self.epoch + 1, **row})
-                self.epoch += 1
-                self.reset_epoch()
+            while progress.epoch < self.epochs and not self.stops_early():
+                self.begin_epoch()
+                row = self.train_epoch()
+                self.update_labels()
+                logits, measured = self.test()
+                progress.end_epoch(row | measured)
                 # before the checkpoint: a run killed in between repeats the epoch and its rows
-                book.write(self.history, logits, total=self.epochs)
+                book.write(progress.history, logits, total=self.epochs)
                 self.save()
                 self.pause_if_asked()
-        return measures(self.history[-1])
+            if logits is None:  # stopped after the last epoch, before its results were written
+                logits, measured = self.test()
+                progress.history[-1] |= measured
+                book.write_csv(progress.history)
+        return logits
 
-    def stage(self, epoch: int) -> int:
-        """Which loss an epoch has, 0 or 1: a hard switch after E_w epochs (Alg. 1)."""
-        return 0 if epoch < self.settings.warmup_epochs else 1
+    @property
+    def stage(self) -> int:
+        """The loss of this epoch, 0 or 1: a hard switch after E_w epochs."""
+        return 0 if self.progress.epoch < self.settings.warmup_epochs else 1
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Tell everyone the epoch; CCD changes its stage here."""
-        seed_everything(self.cfg.seed, epoch, self.fabric.global_rank)
+    def begin_epoch(self) -> None:
+        """Choose the order and augmentations of the epoch, and set it in the losses."""
+        epoch, step = self.progress.epoch, self.progress.step
+        self.progress.begin_epoch()
         self.loader.sampler.set_epoch(epoch)
-        self.loader.sampler.start = self.step * self.settings.batch_size
+        self.loader.sampler.start = step * self.settings.batch_size
         self.data.train.set_epoch(epoch)
-        if epoch and epoch == getattr(self.module, "context_epochs", None) and not self.step:
-            batches = ((x, y) for x, y, _ in self.interruptible(self.loader))
-            self.module.learn_confounders(batches, all_reduce_sum=self.all_reduce_sum)
-            self.module.head.start_stage_two()
-            self.set_up()
-        self.optimizer.zero_grad()  # left where the last batch of an epoch was skipped
+        change_stage(self)
+        self.optimizer.zero_grad()  # of an epoch that ended with a skipped batch
         for loss in self.losses:
-            if hasattr(loss, "set_epoch"):
+            if isinstance(loss, UsesEpoch):
                 loss.set_epoch(epoch)
 
-    def train_epoch(self, epoch: int) -> dict[str, float]:
-        """One pass over the training set."""
-        settings, fabric, criterion = self.settings, self.fabric, self.criteria[self.stage(epoch)]
-        seed = self.cfg.seed
-        self.model.train()
-        criterion.train()
-        start, first = time.monotonic(), self.step
-        bar = self.progress(self.loader, f"epoch {epoch + 1}/{self.epochs}")
-        for inputs, targets, index in self.on_device(bar):
-            if self.step + 1 == self.steps:  # it may repeat samples that other processes have had
+    def train_epoch(self) -> dict[str, float]:
+        """One pass over the training set, or what is left of it after a resume."""
+        settings, fabric, progress = self.settings, self.fabric, self.progress
+        model, criterion = self.model.train(), self.criteria[self.stage].train()
+        start, first_step = time.monotonic(), progress.step
+        with self.progress_bar() as bar:
+            for inputs, targets, index in self.training_batches():
+                seed_everything(*self.step_seed())
+                update = progress.step % settings.accumulate == 0 or progress.step == self.steps
+                with fabric.no_backward_sync(model, enabled=not update):
+                    logits = model(inputs)
+                    loss = criterion(logits.float(), targets, index)
+                    fabric.backward(loss / settings.accumulate)
+                value, finite = read_loss(loss, logits)
+                if not finite:
+                    raise_nonfinite(self, value, inputs, targets, index, logits)
+                progress.total_loss += value
+                if update:
+                    self.update_weights()
+                    self.pause_if_asked()
+                bar.update(progress.step - bar.n)
+                if progress.step % 10 == 0:
+                    rate = self.scheduler.get_last_lr()[0]
+                    bar.set_postfix(loss=f"{value:.4f}", lr=f"{rate:.2e}")
+        return self.summary(time.monotonic() - start, progress.step - first_step)
+
+    def update_weights(self) -> None:
+        """One optimizer step."""
+        if self.settings.clip_norm:
+            self.fabric.clip_gradients(self.model, self.optimizer, max_norm=self.settings.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.scheduler.step()
+        if self.ema:
+            self.ema.update(self.module)
+
+    # what the loop calls
+
+    def training_batches(self) -> Iterator[Batch]:
+        """Yield the batches of an epoch, counted, without those that no image can be read of."""
+        progress, channels_last = self.progress, self.settings.channels_last
+        for batch in to_device(
+            self.loader, self.fabric, self.data.finish, channels_last=channels_last
+        ):
+            if progress.step + 1 == self.steps:  # it may repeat samples of other ranks
                 self.merge_losses()
-            self.step_seed = hash((seed, epoch, fabric.global_rank, self.step)) % 2**63
-            seed_torch(self.step_seed)
-            self.step += 1
-            if self.empty_on_any_rank(index):
-                self.skipped += 1
-                continue  # what accumulates goes into the next update
-            update = self.step % settings.accumulate == 0 or self.step == self.steps
-            with fabric.no_backward_sync(self.model, enabled=not update):
-                logits = self.model(inputs)
-                loss = criterion(logits.float(), targets, index)
-                fabric.backward(loss / settings.accumulate)
-            value, whole = torch.stack((loss.detach(), logits.isfinite().all())).tolist()
-            if not (whole and np.isfinite(value)):
-                self.raise_nonfinite(value, inputs, targets, index, logits)
-            self.total_loss += value
-            if update:
-                if settings.clip_norm:
-                    fabric.clip_gradients(self.model, self.optimizer, max_norm=settings.clip_norm)
-                self.optimizer.step()
-                self.optimizer.zero_grad()
-                self.scheduler.step()
-                if self.ema:
-                    self.ema.update(self.module)
-                self.pause_if_asked()
-            if self.step % 10 == 0:
-                bar.set_postfix(loss=f"{value:.4f}", lr=f"{self.scheduler.get_last_lr()[0]:.2e}")
-        self.share_unreadable(self.data.train)
-        if self.skipped == self.steps:
-            raise ValueError(f"not one training batch of epoch {epoch + 1} could be read")
+            progress.step += 1
+            skip = self.cfg.dataset.get("on_error") == "skip"
+            if skip and self.unreadable.empty_on_any_rank(batch[2]):
+                progress.skipped += 1  # what has accumulated goes into the next update
+            else:
+                yield batch
+        self.unreadable.share(self.data.train)
+        if progress.skipped == self.steps:
+            raise ValueError(f"not one training batch of epoch {progress.epoch + 1} could be read")
+
+    def step_seed(self) -> tuple[int, ...]:
+        """The numbers that seed this step."""
+        return self.cfg.seed, self.progress.epoch, self.fabric.global_rank, self.progress.step
+
+    def summary(self, seconds: float, steps: int) -> dict[str, float]:
+        """The row of an epoch that took ``steps`` steps since it was begun or resumed."""
         self.check_weights()
-        seconds, steps = time.monotonic() - start, self.steps - self.skipped
-        mean = torch.tensor(self.total_loss / steps)
-        images = (self.step - first) * settings.batch_size * fabric.world_size
+        progress = self.progress
+        mean = torch.tensor(progress.total_loss / (self.steps - progress.skipped))
+        images = steps * self.settings.batch_size * self.fabric.world_size
         return {
-            "train_loss": self.all_reduce_sum(mean).item() / fabric.world_size,
+            "train_loss": all_reduce(self.fabric, mean).item() / self.fabric.world_size,
             "lr": self.scheduler.get_last_lr()[0],
             "images_per_second": min(images, len(self.data.train)) / seconds,
         }
 
-    def end_epoch(self, epoch: int) -> None:
-        """Let the losses that keep a state per sample bring it up to date."""
+    def update_labels(self) -> None:
+        """After an epoch, let a loss revise the labels of the training set (EM+APL)."""
         self.merge_losses()
-        criterion = self.losses[self.stage(epoch)]
-        if self.labels_updated:  # before a stop in the evaluation that follows
+        loss = self.losses[self.stage]
+        if self.progress.labels_updated:  # resumed in the evaluation that follows
             return
-        if hasattr(criterion, "wants_update") and criterion.wants_update():
+        if isinstance(loss, UpdatesLabels) and loss.wants_update():
             logits = self.predict(self.data.train, ema=False)
-            logits[self.data.train.unreadable] = torch.inf  # so they are never among the lowest
-            criterion.update_labels(self.fabric.to_device(logits))
-            self.labels_updated = True
+            logits[self.data.train.unreadable] = torch.inf  # never among the lowest
+            loss.update_labels(self.fabric.to_device(logits))
+            self.progress.labels_updated = True
 
-    def merge_losses(self) -> None:
-        """Bring what losses have learnt of the samples of each process to all of them."""
-        for loss in self.losses:
-            if hasattr(loss, "merge_state") and self.fabric.world_size > 1:
-                loss.merge_state(lambda tensor: self.fabric.all_reduce(tensor, reduce_op="max"))
+    def test(self) -> tuple[Tensor, dict[str, float]]:
+        """Return the logits of the test set and their measures."""
+        test = self.data.test
+        logits = self.predict(test, ema=self.settings.eval_weights == "ema")
+        readable = ~test.unreadable
+        return logits, evaluate(logits[readable], test.targets[readable], self.settings.ks)
 
-    @torch.no_grad()
-    def predict(self, dataset: Samples, *, ema: bool | None = None) -> Tensor:
-        """Return fp32 logits ``[N, C]`` in the order of the data set, the same on every process.
-
-        Each process fills in the rows it computed; the sum over processes puts them together, so
-        every sample counts once whatever their number. Rows of unreadable images stay 0.
-        """
-        use_ema = self.settings.eval_weights == "ema" if ema is None else ema
-        model = self.ema.module if use_ema and self.ema else self.model
-        if use_ema and self.ema and self.fabric.world_size > 1:
-            for buffer in model.buffers():  # batch statistics: DDP shares those of the model only
-                torch.distributed.broadcast(buffer, src=0)
-        model.eval()
-        logits = torch.zeros(len(dataset), len(self.data.class_names), device=self.fabric.device)
-        for inputs, _, index in self.interruptible(cut(dataset, self.fabric, self.settings)):
-            with self.fabric.autocast():
-                rows = model(inputs)
-            logits[index] = rows.float()
-        self.share_unreadable(dataset)
-        return self.all_reduce_sum(logits).cpu()
+    def predict(self, dataset: Samples, *, ema: bool) -> Tensor:
+        """Return fp32 logits ``[N, C]`` of a data set, the same on every rank."""
+        model = self.ema.module if ema and self.ema else self.network
+        sync_buffers(self.fabric, model)
+        return predict(
+            model,
+            dataset,
+            self.data.finish,
+            self.fabric,
+            batch_size=self.settings.batch_size,
+            num_workers=self.settings.num_workers,
+            channels_last=self.settings.channels_last,
+            unreadable=self.unreadable,
+            after_batch=self.pause_if_asked,
+        )
 
     def save(self) -> None:
-        """Write everything that a resumed run needs; called between two optimizer steps."""
+        """Write the state of the run; all ranks call it, between two steps."""
         self.check_weights()
         self.merge_losses()
-        parts = (self.data.train, self.data.test)
-        for part in parts:
-            self.share_unreadable(part)
-        totals = [self.total_loss]
-        if self.fabric.world_size > 1:
-            totals *= self.fabric.world_size
-            torch.distributed.all_gather_object(totals, self.total_loss)
+        for part in self.parts:
+            self.unreadable.share(part)
+        captured = state.capture(self)
         if self.fabric.is_global_zero:
-            state = {
-                "model": self.module.state_dict(),
-                "ema": self.ema.state_dict() if self.ema else None,
-                "losses": [loss.state_dict() for loss in self.losses],
-                "optimizer": self.optimizer.state_dict(),
-                "scheduler": self.scheduler.state_dict(),
-                "precision": self.fabric.strategy.precision.state_dict(),
-                "epoch": self.epoch,
-                "step": self.step,
-                "skipped": self.skipped,
-                "total_loss": totals,
-                "labels_updated": self.labels_updated,
-                "seconds": (self.seconds(), self.began),
-                "unreadable": [part.unreadable.nonzero().flatten() for part in parts],
-                "history": self.history,
-            }
-            checkpoint.save(self.folder, state)
+            state.save(self.folder, captured)
         self.fabric.barrier()
         self.preemption.saved()
-        self.saved_place = self.place()
-
-    def place(self) -> tuple[int, ...]:
-        """What tells a state from those before it."""
-        return self.epoch, self.step, self.labels_updated
+        self.saved_position = self.progress.position
 
     def pause_if_asked(self) -> None:
         """Save now and then within long epochs; after a SIGTERM save and stop."""
-        stop, late = self.preemption.now(at_once=not self.step)
-        if (stop or late) and self.step and self.place() != self.saved_place:
+        progress = self.progress
+        stop, late = self.preemption.poll(sync=not progress.step)
+        if (stop or late) and progress.step and progress.position != self.saved_position:
             self.save()
-            log.info("saved after epoch %d, step %d", self.epoch, self.step)
+            log.info("saved after epoch %d, step %d", progress.epoch, progress.step)
         if stop:
             log.info("stopped by SIGTERM: the same command goes on from here")
             raise SystemExit(128 + signal.SIGTERM)
 
+    def stops_early(self) -> bool:
+        """Early stopping: whether the monitored measure has stopped improving."""
+        patience, skip = self.settings.patience, first_main_epoch(self.cfg)
+        history, monitor = self.progress.history, self.settings.monitor
+        return out_of_patience(history, monitor, patience=patience, skip=skip)
+
     def check_weights(self) -> None:
-        """Stop before weights that are not finite reach a checkpoint or a measure."""
+        """Stop before non-finite weights reach a checkpoint or a measure."""
         models = {"weights": self.module}
         if self.ema:
             models["averaged weights"] = self.ema.module
-        check_weights(models, self.folder, place=f"epoch {self.epoch + 1}, step {self.step}")
+        position = f"epoch {self.progress.epoch + 1}, step {self.progress.step}"
+        check_weights(models, self.folder, position=position)
 
-    def share_unreadable(self, dataset: Samples) -> None:
-        """Let all processes know which images could not be read; name each of them once."""
-        found = self.all_reduce_sum(dataset.unreadable.long()).cpu() > 0
-        dataset.unreadable |= found
-        known = self.reported.setdefault(id(dataset), torch.zeros_like(found))
-        for row in (found & ~known).nonzero().flatten().tolist():
-            log.warning("left out, because it cannot be read: %s", dataset.ids[row])
-        known |= found
+    def merge_losses(self) -> None:
+        """Bring together what the losses of all ranks have learnt of their samples."""
+        for loss in self.losses:
+            if isinstance(loss, SharesState) and self.fabric.world_size > 1:
+                loss.merge_state(lambda tensor: all_reduce(self.fabric, tensor, "max"))
 
-    def out_of_patience(self) -> bool:
-        """Early stopping: the monitored measure has not improved for ``patience`` epochs."""
-        patience, monitor = self.settings.patience, self.settings.monitor
-        skip = first_main_epoch(self.cfg)
-        return out_of_patience(self.history, monitor, patience=patience, skip=skip)
-
-    def raise_nonfinite(self, value: float, inputs: Tensor, *batch: Tensor) -> None:
-        """Leave what a loss that is not finite was computed from, and stop.
-
-        The state of the loss is the one after it was computed; of the losses here, only LL-Cp
-        changes its own there, which holds 0 and 1.
-        """
-        targets, index, logits = batch
-        names = [self.data.train.ids[row] for row in index.tolist()]
-        file = self.folder / f"bad_batch_rank{self.fabric.global_rank}.pt"
-        content = {
-            **{"inputs": inputs, "targets": targets, "index": index, "ids": names},
-            **{"logits": logits, "loss_value": value},
-            **{"epoch": self.epoch, "step": self.step, "seed": self.step_seed},
-            **{"model": self.module.state_dict(), "stage": self.stage(self.epoch)},
-            "loss": self.losses[self.stage(self.epoch)].state_dict(),
-        }
-        save_batch(file, content)
-        what = f"the loss is {value}" if not np.isfinite(value) else "the logits are not finite"
-        raise FloatingPointError(
-            f"{what} in epoch {self.epoch + 1}, step {self.step}, on the samples "
-            f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; batch, weights and seed "
-            f"are in {file}, {advice(self.folder)}"
+    def progress_bar(self) -> tqdm:
+        """A bar on a terminal of rank 0; silent in a log."""
+        return tqdm(
+            desc=f"epoch {self.progress.epoch + 1}/{self.epochs}",
+            initial=self.progress.step,
+            total=self.steps,
+            disable=True if not self.fabric.is_global_zero else None,
+            leave=False,
+            dynamic_ncols=True,
         )
-
-    def empty_on_any_rank(self, index: Tensor) -> bool:
-        """Whether all images of a batch are unreadable, here or in another process.
-
-        All leave such a step out together, as their gradients are added up.
-        """
-        if not self.may_skip:
-            return False
-        return self.all_reduce_sum(torch.tensor(float(not len(index)))).item() > 0
-
-    def on_device(self, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Hand batches on as the network takes them."""
-        channels_last = self.settings.channels_last
-        return on_device(batches, self.fabric, self.data.finish, channels_last=channels_last)
-
-    def interruptible(self, batches: DataLoader) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Hand on batches that are not empty; after each, save or stop where that is asked for.
-
-        Processes may have a batch more or less than others, but all must ask equally often.
-        """
-        length = self.fabric.to_device(torch.tensor(len(batches)))
-        left = int(cast(Tensor, self.fabric.all_reduce(length, reduce_op="max")))
-        for batch in self.on_device(batches):
-            if len(batch[2]):
-                yield batch
-            self.pause_if_asked()
-            left -= 1
-        for _ in range(left):
-            self.pause_if_asked()
-
-    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        """Return the sum over all processes."""
-        return cast(Tensor, self.fabric.all_reduce(self.fabric.to_device(tensor), reduce_op="sum"))
-
-    def progress(self, batches: DataLoader, title: str) -> tqdm:
-        """A bar on a terminal of the first process; silent in a log."""
-        quiet = True if not self.fabric.is_global_zero else None
-        return tqdm(batches, desc=title, disable=quiet, leave=False, dynamic_ncols=True)
 
 
 def measures(row: dict[str, float]) -> dict[str, float]:
@@ -415,8 +323,8 @@ def measures(row: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in row.items() if name not in rest}
 
 
-def facts(data: TrainingData, num_epochs: int) -> dict[str, Any]:
-    """What losses may ask to know of the training set."""
+def train_stats(data: TrainingData, num_epochs: int) -> TrainStats:
+    """What losses may take as constructor arguments."""
     targets = torch.from_numpy(data.train_targets)
     return {
         "num_samples": targets.shape[0],
