@@ -150,16 +150,43 @@ def test_files_are_decoded_once_for_all_parts(on_disk, tmp_path, monkeypatch):
 
 
 def test_features_and_images_need_their_own_transforms(data):
-    rows = Split(np.eye(4, 3, dtype=np.float32), np.eye(4, 2, dtype=np.uint8), list("abcd"))
+    rows = Split(np.eye(4, 3, dtype=np.float32), np.ones((4, 2), dtype=np.uint8), list("abcd"))
     features = MultiLabelData(["x", "y"], rows, rows)
     ready = assemble(features, labels=labels.full, pipeline=transforms.none(), holdout=0.25)
     inputs, _, _ = everything(ready.train)
     assert torch.equal(ready.finish(inputs), inputs)
     assert inputs.shape == (3, 3)
-    with pytest.raises(ValueError, match=r"holds features, .* transform=none"):
+    with pytest.raises(ValueError, match=r"holds features: use transform=none"):
         assemble(features, labels=labels.full, pipeline=LIGHT)
-    with pytest.raises(ValueError, match=r"holds images, .* transform=asl"):
+    with pytest.raises(ValueError, match=r"holds images: use transform=asl"):
         assemble(data, labels=labels.full, pipeline=transforms.none())
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "match"),
+    [
+        (np.ones((2, 1)), np.ones((2, 1)), r"has one class, '0': ranking needs two"),
+        (np.ones((2, 2)), np.ones((0, 2)), r"the test set is empty"),
+        (np.ones((0, 2)), np.ones((2, 2)), r"the training set is empty"),
+        (np.zeros((2, 2)), np.ones((2, 2)), r"not one of the 2 training samples has a label"),
+        (np.ones((2, 2)), np.zeros((3, 2)), r"not one of the 3 test samples has a label"),
+    ],
+)
+def test_data_on_which_nothing_can_be_learnt_or_measured(train, test, match):
+    splits = [
+        Split(np.zeros((len(rows), 3)), rows.astype(np.uint8), list("abc")[: len(rows)])
+        for rows in (train, test)
+    ]
+    data = MultiLabelData(list("01")[: train.shape[1]], *splits)
+    with pytest.raises(ValueError, match=match):
+        assemble(data, labels=labels.full, pipeline=transforms.none())
+
+
+@pytest.mark.parametrize("names", [[], ["a", "a"], ["a", " "], ["a", "b\0"], ["a", 1]])
+def test_class_names_must_be_different_texts(names):
+    split = Split(np.zeros((1, 3)), np.ones((1, len(names)), dtype=np.uint8), ["a"])
+    with pytest.raises(ValueError, match=r"no classes|two classes have|must be a non-empty text"):
+        MultiLabelData(names, split, split)
 
 
 @pytest.mark.parametrize("name", ["full", "single_positive", "partial"])

@@ -68,8 +68,8 @@ def test_columns_by_other_names(root):
 
 def test_lists_quotes_and_image_folder(root):
     write(root, "image,labels,split\n01.jpg,\"['cat', 'dog']\",train\n02.jpg,\"cat, wild\",test\n")
-    data = load("csv", root, image_folder="photos")
-    assert data.class_names == ["cat", "cat, wild", "dog"]
+    data = load("csv", root, image_folder="photos", class_names=["cat", "cat, wild", "dog"])
+    assert data.test.targets.tolist() == [[0, 1, 0]]
     assert data.train.inputs == [root / "photos" / "01.jpg"]
 
 
@@ -89,8 +89,8 @@ HEADER = "image,labels,split\n"
         ("", r"labels.csv is empty"),
         (HEADER, r"labels.csv has a header but no rows"),
         ("path,labels\na.jpg,cat\n", r"line 1: there is no column 'image'; .* 'path', 'labels'"),
-        ("image,cat,cat\na.jpg,1,0\n", r"line 1: the header needs a different name for each"),
-        ("image,split\na.jpg,train\n", r"line 1: there is neither a column of labels nor one"),
+        ("image,cat,cat\na.jpg,1,0\n", r"line 1: every column needs a name of its own"),
+        ("image,split\na.jpg,train\n", r"line 1: there is neither a label column nor a column"),
         (HEADER + "\na.jpg,cat,train,x\n", r"line 3: 4 values for 3 columns"),
         (HEADER + "a.jpg,cat,train\na.jpg,dog,test\n", r"line 3: a.jpg is already in line 2"),
         (HEADER + ",cat,train\n", r"line 2: the column 'image' is empty"),
@@ -100,7 +100,7 @@ HEADER = "image,labels,split\n"
         (HEADER + "C:\\a.jpg,cat,train\n", r"line 2: 'C:\\\\a.jpg' leads out of"),
         (HEADER + "x/../../a.jpg,cat,train\n", r"line 2: 'x/../../a.jpg' leads out of"),
         (HEADER + 'a.jpg,"cat,train\n', r"labels.csv, line 2: broken CSV"),
-        (HEADER + 'a.jpg,"ca\nt",train\n', r"line 3: broken CSV: a quoted value runs over several"),
+        (HEADER + 'a.jpg,"ca\nt",train\n', r"line 3: broken CSV: a quoted value spans several"),
         (HEADER + "a.jpg,[cat,train\n", r"line 2: '\[cat' is not a list of names"),
         (HEADER + "a.jpg,[1],train\n", r"line 2: '\[1\]' is not a list of names"),
         (HEADER + "a.jpg,\"['a'],'b'\",train\n", r"line 2: .* is not a list of names"),
@@ -149,3 +149,91 @@ def test_outside_is_an_option(root, tmp_path):
 def test_relative_root_starts_where_the_user_started(original, monkeypatch):
     monkeypatch.chdir(original.parent)
     assert load("csv", original.name).train.inputs[0] == original / "photos" / "00.jpg"
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("a.jpg,,train\nb.jpg,,test\n", r"labels.csv: not one row has a label"),
+        ("a.jpg,Cat,train\nb.jpg,cat,test\n", r"the labels 'Cat' and 'cat' differ only in case"),
+        ("a.jpg,caf\u00e9,train\nb.jpg,cafe\u0301,test\n", r"differ only in case or invisible"),
+        ("a.jpg,cat\u200b,train\nb.jpg,cat,test\n", r"'cat' and 'cat\\u200b' differ only"),
+        ('a.jpg,"cat,dog",train\nb.jpg,dog,test\n', r"'cat,dog' seems .* dataset.separator=','"),
+        ("a.jpg,cat|dog,train\nb.jpg,dog,test\n", r"'cat\|dog' seems .* dataset.separator='\|'"),
+        ("a.jpg,ca\0t,train\nb.jpg,cat,test\n", r"line 2: a value contains a zero byte"),
+        ("a.jpg,cat,train\n./a.jpg,dog,test\n", r"line 3: a.jpg is already in line 2"),
+        ("x/a.jpg,cat,train\nx//./a.jpg,dog,test\n", r"line 3: x/a.jpg is already in line 2"),
+    ],
+)
+def test_slips_are_refused(root, text, match):
+    """Each of them would otherwise train on labels or splits that nobody meant."""
+    write(root, HEADER + text)
+    with pytest.raises(ValueError, match=match):
+        load("csv", root, check_files=False)
+
+
+def test_unusual_names_are_accepted_when_listed(root):
+    write(root, HEADER + 'a.jpg,"cat,dog;Cat",train\nb.jpg,cat,test\n')
+    data = load("csv", root, check_files=False, class_names=["cat", "Cat", "cat,dog"])
+    assert data.train.targets.tolist() == [[0, 1, 1]]
+
+
+@pytest.mark.parametrize("text", ["image;labels;split\na;b;train\n", "image\tlabels\na\tb\n"])
+def test_other_separators_of_columns(root, text):
+    write(root, text)
+    with pytest.raises(ValueError, match=r"no column 'image'.*separated by commas"):
+        load("csv", root)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_other_encodings(root, encoding):
+    (root / "labels.csv").write_bytes((HEADER + "a.jpg,\u00e4,train\n").encode(encoding))
+    with pytest.raises(ValueError, match=r"labels.csv cannot be read: .*save it as UTF-8"):
+        load("csv", root)
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_other_line_ends_and_a_byte_order_mark(root, end):
+    text = (HEADER + "a.jpg,cat;dog,train\nb.jpg,dog,test\n").replace("\n", end)
+    (root / "labels.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    data = load("csv", root, check_files=False)
+    assert (data.train.targets.tolist(), data.test.targets.tolist()) == ([[1, 1]], [[0, 1]])
+
+
+def test_windows_paths_are_explained(root):
+    write(root, HEADER + "photos\\01.jpg,cat,train\nphotos\\02.jpg,cat,test\n")
+    with pytest.raises(FileNotFoundError, match=r"2 of 2 .*write paths with / instead of"):
+        load("csv", root)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"separator": ""}, r"dataset.separator must be a text"),
+        ({"separator": None}, r"dataset.separator must be a text"),
+        ({"test_name": "train"}, r"dataset.test_name must not be train"),
+        ({"class_names": "cat"}, r"dataset.class_names must be a list of texts; got 'cat'"),
+        ({"class_names": [1, 2]}, r"dataset.class_names must be a list of texts"),
+        ({"class_names": ["cat", "dog", "tree", "old car", "cat"]}, r"two classes .* 'cat'"),
+        ({"label_column": "image"}, r"three different columns"),
+        ({"split_column": "labels"}, r"three different columns"),
+        ({"image_column": "split"}, r"three different columns"),
+    ],
+)
+def test_bad_options(root, options, match):
+    with pytest.raises(ValueError, match=match):
+        load("csv", root, **options)
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 2, "half", None, float("nan")])
+def test_bad_fractions(root, fraction):
+    write(root, "image,labels\na.jpg,cat\nb.jpg,dog\n")
+    with pytest.raises(ValueError, match=r"must be a number between 0 and 1"):
+        load("csv", root, check_files=False, test_fraction=fraction)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "one", None, 2**32])
+def test_bad_seeds(root, seed):
+    write(root, "image,labels\na.jpg,cat\nb.jpg,dog\n")
+    with pytest.raises(ValueError, match=r"seed of a split must be an integer"):
+        load("csv", root, check_files=False, seed=seed)

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from tests.losses.golden import golden
 from tkpr.data.dataset import Split
-from tkpr.data.labels import fix, full, partial, single_positive
+from tkpr.data.labels import freeze_labels, full, partial, single_positive
 from tkpr.data.nuswide import CONCEPTS, LIST_ORDER
 
 
@@ -107,7 +107,7 @@ def test_list_file_in_the_published_order_of_nuswide(tmp_path):
         ("0.jpg,7\n", r"line 1: expected .* from 0 to 1; got '0.jpg,7'"),
         ("0.jpg,0 1\n", "line 1: expected"),
         ("9.jpg,0\n", "line 1: there is no training sample 9.jpg"),
-        ("0.jpg,1\n", "line 1: label 1 is not among the labels of 0.jpg"),
+        ("0.jpg,1\n", "line 1: 0.jpg does not have the label 1"),
         ("0.jpg,0\n", "no label for 1 samples, the first is 1.jpg"),
         ("", "is empty"),
     ],
@@ -148,17 +148,17 @@ def test_published_single_labels_of_coco(real_data):
     assert observed.sum() == 82081
 
 
-def test_labels_are_fixed_once(tmp_path):
+def test_labels_are_frozen(tmp_path):
     path, split = tmp_path / "run" / "observed_labels.npz", split_of(np.ones((50, 9)))
-    fix(path, drawn(split), split.ids)
+    freeze_labels(path, drawn(split), split.ids)
     written = path.stat().st_mtime_ns
-    fix(path, drawn(split), split.ids)
+    freeze_labels(path, drawn(split), split.ids)
     assert path.stat().st_mtime_ns == written
     assert [file.name for file in path.parent.iterdir()] == ["observed_labels.npz"]
     with np.load(path, allow_pickle=False) as stored:
         assert np.array_equal(stored["observed"], drawn(split))
         assert stored["ids"].tolist() == list(split.ids)
-    with pytest.raises(ValueError, match=r"holds other labels .* use the settings of that run"):
-        fix(path, drawn(split, seed=7), split.ids)
+    with pytest.raises(ValueError, match=r"holds other labels .* use that run's settings"):
+        freeze_labels(path, drawn(split, seed=7), split.ids)
     with pytest.raises(ValueError, match="holds other labels"):
-        fix(path, drawn(split), split.ids[::-1])
+        freeze_labels(path, drawn(split), split.ids[::-1])

@@ -133,7 +133,7 @@ def test_bad_image_list(root):
         ),
         (
             '<!DOCTYPE x [<!ENTITY a "b">]><annotation>&a;</annotation>',
-            r"train_000001.xml: forbidden in XML from others",
+            r"train_000001.xml: unsafe XML",
         ),
     ],
 )

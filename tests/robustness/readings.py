@@ -126,7 +126,7 @@ def table(folder):
 
 def _names(cell, separator):
     found = ast.literal_eval(cell) if cell.startswith("[") else cell.split(separator)
-    return {name.strip() if cell[:1] != "[" else name for name in found} - {""}
+    return {name.strip() for name in found} - {""}
 
 
 def arff(folder):

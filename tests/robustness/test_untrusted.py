@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from tests.data.miniature import load, make_arff, make_coco, make_csv, make_nuswide, make_voc
 from tests.short_runs import SMALL, train
 from tkpr.data.features import load_features
-from tkpr.data.labels import fix
+from tkpr.data.labels import freeze_labels
 from tkpr.models.backbone import read_weights
 from tkpr.runs.saved_model import DATA, MODELS, load_model, load_predictions
 from tkpr.training import state as checkpoint
@@ -110,7 +110,7 @@ def test_malicious_observed_labels_are_refused(proof, tmp_path):
     file = tmp_path / "observed_labels.npz"
     malicious_npz(file, proof, {"ids": np.array(["a"])}, "observed")
     with pytest.raises(ValueError, match=r"observed_labels\.npz cannot be read"):
-        fix(file, np.ones((1, 2), dtype=np.uint8), ["a"])
+        freeze_labels(file, np.ones((1, 2), dtype=np.uint8), ["a"])
     assert not proof.exists()
 
 
@@ -186,8 +186,11 @@ NETWORK = {
 }
 
 
+FREEZE = {"_target_": "tkpr.data.labels.freeze_labels"}
+
+
 @pytest.mark.parametrize("group", ["dataset", "labels", "transform"])
-@pytest.mark.parametrize("settings", [WRITE, NETWORK, {"_target_": "tkpr.data.labels.fix"}])
+@pytest.mark.parametrize("settings", [WRITE, NETWORK, FREEZE])
 def test_nor_do_other_settings(group, settings, tmp_path):
     config = {"model": {"_target_": "tkpr.models.tiny.tiny", "width": 8}, group: settings}
     write_model(tmp_path / "model.safetensors", json.dumps(config))
@@ -373,11 +376,11 @@ def test_entities_in_xml_are_refused(head, tmp_path):
     (annotations / "val_000002.xml").write_text(
         f"{head}<annotation><object><name>&a9;</name></object></annotation>"
     )
-    with pytest.raises(ValueError, match=r"val_000002\.xml: forbidden in XML from others"):
+    with pytest.raises(ValueError, match=r"val_000002\.xml: unsafe XML"):
         load("voc2012", tmp_path / "voc", labels_from="xml")
     make_arff(tmp_path / "arff")
     (tmp_path / "arff" / "mini.xml").write_text(f'{head}<labels><label name="&a9;"/></labels>')
-    with pytest.raises(ValueError, match=r"mini\.xml: forbidden in XML from others"):
+    with pytest.raises(ValueError, match=r"mini\.xml: unsafe XML"):
         load("arff", tmp_path / "arff", name="mini")
 
 

@@ -94,7 +94,7 @@ def _label_names(path: Path) -> list[str]:
     for element in read_xml(path).iter():
         if element.tag.rpartition("}")[2] == "label":
             name = element.get("name")
-            if name is None or name in names:
+            if name is None or not name.strip() or name in names:
                 line = line_of(path, f'"{name}"')
                 raise ValueError(f"{path}, line {line}: each label needs a name of its own")
             names.append(name)

@@ -1,4 +1,4 @@
-"""From a data set on disk to the batches of the trainer."""
+"""Turn a data set into the batches of the trainer."""
 
 import multiprocessing
 import os
@@ -18,23 +18,22 @@ from tkpr.data.dataset import MultiLabelData, Split, checksum
 from tkpr.data.features import FeatureDataset
 from tkpr.data.files import absolute
 from tkpr.data.images import ImageDataset
-from tkpr.data.labels import fix
+from tkpr.data.labels import freeze_labels
 from tkpr.data.splits import holdout as hold_out
 from tkpr.data.transforms import ImagePipeline
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a run learns from and is tested on.
+    """The training and test data of a run.
 
     Attributes:
-        train: the samples to learn from, with the labels the learner sees.
-        test: the official test samples, or the part of the training set that is held out; with
-            all their labels.
-        finish: from a batch of inputs as the loader gives it to one as the network takes it
-            (uint8 pixels to float32); to be applied on the device.
+        train: the training samples with their observed labels.
+        test: the test samples, or the held-out part of the training set, with all their labels.
+        finish: converts a batch of inputs from the loader for the network (uint8 pixels to
+            float32); applied on the device.
         class_names: the names of the classes.
-        train_targets: what the learner sees, uint8 ``[N, C]``.
+        train_targets: the observed labels, uint8 ``[N, C]``.
         clean_targets: all labels of the same samples, uint8 ``[N, C]``.
         counts: numbers for the record of a run, such as ``train_images``.
     """
@@ -60,21 +59,21 @@ def assemble(
     cache_dir: str | Path | None = None,
     on_error: str = "raise",
 ) -> TrainingData:
-    """Decide what the learner sees, hold out a part if asked, and wrap both splits.
+    """Draw the observed labels, hold out a part if requested, and wrap both splits.
 
-    The labels are drawn for the whole training split, in its order, before a part is held out, as
-    the single-positive papers do; the part held out keeps all its labels.
+    Labels are drawn for the whole training split, in its order, before a part is held out, as in
+    the single-positive papers; the held-out part keeps all its labels.
 
     Args:
         data: the data set.
-        labels: what the learner sees of a split (:mod:`tkpr.data.labels`).
-        pipeline: what is done to an input (:mod:`tkpr.data.transforms`).
+        labels: returns the observed labels of a split (:mod:`tkpr.data.labels`).
+        pipeline: the input transform (:mod:`tkpr.data.transforms`).
         holdout: the share of the training samples to test on instead of the official test split.
-        holdout_seed: of the draw of these samples.
-        seed: of the augmentation.
-        run_dir: a folder in which ``observed_labels.npz`` is written, or must be equal if there.
-        cache_dir: a folder for squashed images, so that each file is decoded once.
-        on_error: "raise" or "skip" images that cannot be read.
+        holdout_seed: seed of the held-out part.
+        seed: seed of the augmentation.
+        run_dir: a folder for ``observed_labels.npz``; an existing file must hold the same labels.
+        cache_dir: a folder for resized images, so that each file is decoded once.
+        on_error: "raise" an error for an image that cannot be read, or "skip" it.
 
     Example:
         >>> from tkpr.data import labels, mosaic, transforms
@@ -91,10 +90,10 @@ def assemble(
     in_rows = isinstance(data.train.inputs, np.ndarray) and data.train.inputs.ndim == 2
     if in_rows != (pipeline.size is None):
         kind, right = ("features", "transform=none") if in_rows else ("images", "transform=asl")
-        raise ValueError(f"the data set holds {kind}, which need another transform, as {right}")
+        raise ValueError(f"the data set holds {kind}: use {right}")
     observed = labels(data.train)
     if run_dir is not None:
-        fix(Path(run_dir) / "observed_labels.npz", observed, data.train.ids)
+        freeze_labels(Path(run_dir) / "observed_labels.npz", observed, data.train.ids)
     seen = Split(data.train.inputs, observed, data.train.ids)
     rows, held = np.arange(len(seen)), None
     if holdout:
@@ -128,6 +127,7 @@ def assemble(
     train = dataset(seen, rows, augment=pipeline.augment)
     test = dataset(data.test, None) if held is None else dataset(data.train, held)
     clean, test_targets = data.train.targets[rows], test.targets.numpy().astype(np.uint8)
+    _check_labels(data.class_names, observed[rows], test_targets)
     return TrainingData(
         train=train,
         test=test,
@@ -150,6 +150,17 @@ def assemble(
     )
 
 
+def _check_labels(class_names: list[str], train: np.ndarray, test: np.ndarray) -> None:
+    """Refuse data on which nothing can be learnt or measured."""
+    if len(class_names) < 2:
+        raise ValueError(f"the data set has one class, {class_names[0]!r}: ranking needs two")
+    for name, targets in (("training", train), ("test", test)):
+        if not len(targets):
+            raise ValueError(f"the {name} set is empty")
+        if not targets.any():
+            raise ValueError(f"not one of the {len(targets):,} {name} samples has a label")
+
+
 def loader(
     dataset: ImageDataset | FeatureDataset,
     *,
@@ -161,49 +172,51 @@ def loader(
 ) -> DataLoader:
     """Return batches (inputs, targets float32 ``[B, C]``, index int64 ``[B]``) of a data set.
 
-    The data set makes whole batches itself. The workers live as long as the loader; call the data
-    set's ``set_epoch`` before each epoch.
+    The data set collates whole batches itself. Workers persist across epochs; call the data set's
+    ``set_epoch`` before each epoch.
 
     Args:
         dataset: the samples.
         batch_size: samples per batch.
-        sampler: their order; None: as they are.
-        num_workers: processes that prepare batches; 0: this one does. The batches are the same.
-        pin_memory: whether to copy batches into memory from which a GPU reads faster.
-        drop_last: whether to leave out a last, smaller batch.
+        sampler: their order; None: sequential.
+        num_workers: number of worker processes, which does not change the batches; 0: load in this
+            process.
+        pin_memory: whether to copy batches to page-locked memory, for a faster transfer to a GPU.
+        drop_last: whether to drop the last batch if it is smaller.
     """
     return DataLoader(
         dataset,
         batch_size=batch_size,
         sampler=sampler,
         num_workers=num_workers,
-        collate_fn=_as_it_is,
+        collate_fn=_identity,
         pin_memory=pin_memory,
         drop_last=drop_last,
         persistent_workers=num_workers > 0,
-        worker_init_fn=_heed_parent_only,
+        worker_init_fn=_ignore_foreign_sigterm,
     )
 
 
-def _heed_parent_only(_: int) -> None:
-    """Let a worker end on a SIGTERM of its main process, but not of others.
+def _ignore_foreign_sigterm(_: int) -> None:
+    """Let a worker exit on a SIGTERM from its parent process only.
 
-    Clusters and torchrun send it to workers as well, whose death would keep the main process from
-    stopping in order.
+    Clusters and torchrun signal the workers as well, but the parent process needs them to finish
+    its step and save a checkpoint.
     """
     parent = multiprocessing.parent_process()
-    if parent is None or not hasattr(signal, "sigwaitinfo"):  # not on a Mac
+    if parent is None or not hasattr(signal, "sigwaitinfo"):  # macOS
         return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for the threads to come, too
-    threading.Thread(target=_end_on_sigterm_of, args=(parent.pid,), daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # inherited by new threads
+    threading.Thread(target=_exit_on_sigterm_from, args=(parent.pid,), daemon=True).start()
 
 
-def _end_on_sigterm_of(pid: int) -> None:
+def _exit_on_sigterm_from(pid: int) -> None:
+    """Wait for a SIGTERM from process ``pid``, then exit."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != pid:
         pass
     os._exit(0)
 
 
-def _as_it_is(batch: Any) -> Any:
-    """Leave a batch alone."""
+def _identity(batch: Any) -> Any:
+    """Return the batch as the data set collated it."""
     return batch

@@ -181,7 +181,7 @@ def _read_index(path: Path) -> _Index:
 
 def _is_text(value: Any) -> bool:
     """Whether a value is a name; NumPy would lose zero bytes at its end."""
-    return isinstance(value, str) and value != "" and "\0" not in value
+    return isinstance(value, str) and value.strip() != "" and "\0" not in value
 
 
 def _is_id(value: Any) -> bool:

@@ -1,7 +1,9 @@
-"""A user's own images: one CSV file with paths and labels, no programming."""
+"""Your own images: one CSV file with paths and labels."""
 
 import ast
 import csv
+import posixpath
+import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -28,27 +30,27 @@ def load_csv(
     allow_outside: bool,
     check_files: bool,
 ) -> MultiLabelData:
-    r"""Read images and labels from a CSV file with a header; samples in the order of the file.
+    r"""Read images and labels from a CSV file with a header; samples keep the order of the file.
 
     Args:
-        root: the folder that holds the CSV file.
-        file: the name of the CSV file (also packed, ``.csv.gz``).
+        root: the folder of the CSV file.
+        file: the name of the CSV file, UTF-8 with commas; may be gzipped (``.csv.gz``).
         image_folder: the folder under ``root`` that image paths are relative to; ``.`` is
             ``root`` itself.
-        image_column: the column with the path of the image, ``/`` as separator.
-        label_column: the column with the names of the labels. None: the column ``labels`` if
-            there is one; else every other column is a class, with 0 or 1 in each row.
-        split_column: the column that says ``train`` or ``test``. None: the column ``split`` if
-            there is one, else a seeded random split.
-        test_name: what the split column says of test images.
-        separator: what separates the names in the label column; a list such as
+        image_column: the column of image paths, with ``/`` as separator.
+        label_column: the column of label names. None: the column ``labels`` if there is one, else
+            every other column is a class and holds 0 or 1.
+        split_column: the column that holds ``train`` or ``test``. None: the column ``split`` if
+            there is one, else a random split.
+        test_name: the value of the split column for test images.
+        separator: the separator of names in the label column; a list such as
             ``['sky', 'clouds']`` is understood as well.
-        class_names: the classes, in the order wanted; a label outside them is an error. None:
-            the names found, sorted (label column), or the order of the columns.
-        test_fraction: the share of test images where there is no split column.
-        seed: of the split where there is no split column.
-        allow_outside: accept absolute paths and ``..``.
-        check_files: whether every image file must be there.
+        class_names: the classes in the desired order; any other label is an error. None: all
+            names found, sorted (label column), or the columns in their order.
+        test_fraction: the share of test images if there is no split column.
+        seed: of the split if there is no split column.
+        allow_outside: whether to accept absolute paths and ``..``.
+        check_files: whether every image file must exist.
 
     >>> import tempfile
     >>> root = Path(tempfile.mkdtemp())
@@ -62,10 +64,13 @@ def load_csv(
     """
     folder = dataset_root(root, how_to_get="make it: data/README.md describes the CSV file")
     path = find_file(folder, file, how_to_get="data/README.md describes the CSV file")
+    _check_options(separator, class_names, test_name)
     table = _Table(path)
     image_at = table.column(image_column)
     label_at = table.chosen(label_column, default="labels")
     split_at = table.chosen(split_column, default="split")
+    if len({image_at, label_at, split_at} - {None}) < 3 - [label_at, split_at].count(None):
+        raise ValueError(f"{path}: images, labels and splits must be three different columns")
     if label_at is None:
         names, labels = _labels_from_columns(table, {image_at, split_at}, class_names)
     else:
@@ -78,11 +83,12 @@ def load_csv(
         image = row[image_at].strip()
         if not image:
             raise ValueError(f"{path}, line {line}: the column {image_column!r} is empty")
-        if image in lines:
-            raise ValueError(f"{path}, line {line}: {image} is already in line {lines[image]}")
-        lines[image] = line
         where = f"{path}, line {line}"
         paths.append(inside(images, image, where=where, allow_outside=allow_outside))
+        image = posixpath.normpath(image)  # ./a.jpg and a.jpg are one image
+        if image in lines:
+            raise ValueError(f"{where}: {image} is already in line {lines[image]}")
+        lines[image] = line
     if check_files:
         require_files(paths)
     everything = Split(paths, _matrix(labels, names), list(lines))
@@ -91,6 +97,21 @@ def load_csv(
     else:
         rows = _named_splits(table, split_at, test_name)
     return MultiLabelData(names, everything.subset(rows[0]), everything.subset(rows[1]))
+
+
+def _check_options(separator: str, class_names: Sequence[str] | None, test_name: str) -> None:
+    """Refuse arguments that would be misread silently."""
+    if not isinstance(separator, str) or not separator:
+        raise ValueError(f"dataset.separator must be a text such as ';'; got {separator!r}")
+    if test_name == "train":
+        raise ValueError("dataset.test_name must not be train, the name of the training split")
+    if class_names is None:
+        return
+    if isinstance(class_names, str) or not all(isinstance(name, str) for name in class_names):
+        raise ValueError(
+            f"dataset.class_names must be a list of texts; got {class_names!r:.60} (numbers and "
+            "words such as yes need quotes)"
+        )
 
 
 class _Table:
@@ -103,19 +124,22 @@ class _Table:
         try:
             rows: list[tuple[int, list[str]]] = []
             for row in reader:
-                if reader.line_num > len(rows) + 1:  # the line ends inside would be lost
-                    raise csv.Error("a quoted value runs over several lines")
+                if reader.line_num > len(rows) + 1:  # line breaks in a value would be lost
+                    raise csv.Error("a quoted value spans several lines")
                 rows.append((lines[reader.line_num - 1][0], row))
         except csv.Error as error:
             line = lines[min(reader.line_num, len(lines)) - 1][0]
             raise ValueError(f"{path}, line {line}: broken CSV: {error}") from error
+        for line, row in rows:
+            if any("\0" in value for value in row):
+                raise ValueError(f"{path}, line {line}: a value contains a zero byte")
         self.header_line, first = rows[0]
         self.header = [name.strip() for name in first]
         self.rows = rows[1:]
         if len(set(self.header)) < len(self.header) or "" in self.header:
             raise ValueError(
-                f"{path}, line {self.header_line}: the header needs a different name for each "
-                f"column; got {', '.join(map(repr, self.header))}"
+                f"{path}, line {self.header_line}: every column needs a name of its own in the "
+                f"header; got {', '.join(map(repr, self.header))}"
             )
         if not self.rows:
             raise ValueError(f"{path} has a header but no rows")
@@ -131,11 +155,12 @@ class _Table:
             raise ValueError(
                 f"{self.path}, line {self.header_line}: there is no column {name!r}; "
                 f"the columns are {', '.join(map(repr, self.header))}"
+                + (" (columns are separated by commas)" if len(self.header) == 1 else "")
             )
         return self.header.index(name)
 
     def chosen(self, name: str | None, *, default: str) -> int | None:
-        """Return the position of the column ``name``, or of the ``default`` if there is one."""
+        """Return the position of the column ``name``, or of ``default``; None without either."""
         if name is not None:
             return self.column(name)
         return self.header.index(default) if default in self.header else None
@@ -152,7 +177,7 @@ def _labels_from_columns(
     columns = [(table.column(name), name) for name in names]
     if not columns:
         raise ValueError(
-            f"{table.path}, line {table.header_line}: there is neither a column of labels nor one "
+            f"{table.path}, line {table.header_line}: there is neither a label column nor a column "
             "per class"
         )
     labels = []
@@ -161,8 +186,7 @@ def _labels_from_columns(
             if row[at].strip() not in ("0", "1"):
                 raise ValueError(
                     f"{table.path}, line {line}: the column {name!r} must hold 0 or 1; got "
-                    f"{row[at]!r} (columns that are no class: name them in dataset.label_column "
-                    "or dataset.split_column, or list the classes in dataset.class_names)"
+                    f"{row[at]!r} (if it is not a class, list the classes in dataset.class_names)"
                 )
         labels.append([name for at, name in columns if row[at].strip() == "1"])
     return names, labels
@@ -182,11 +206,38 @@ def _labels_from_names(
         labels.append(found)
     if class_names is not None:
         return list(class_names), labels
-    return sorted({name for row in labels for name in row}), labels
+    names = sorted({name for row in labels for name in row})
+    if not names:
+        raise ValueError(f"{table.path}: not one row has a label")
+    _refuse_slips(table.path, names)
+    return names, labels
+
+
+def _refuse_slips(path: Path, names: Sequence[str]) -> None:
+    """Refuse class names that are most likely one name misspelt, or several names in one."""
+    hint = "correct the file, or list all classes in dataset.class_names if they are right"
+    spellings: dict[str, str] = {}
+    for name in names:
+        plain = unicodedata.normalize("NFKC", name).casefold()
+        plain = "".join(letter for letter in plain if unicodedata.category(letter) != "Cf")
+        if plain in spellings:
+            raise ValueError(
+                f"{path}: the labels {spellings[plain]!a} and {name!a} differ only in "
+                f"case or invisible characters; {hint}"
+            )
+        spellings[plain] = name
+    for name in names:
+        for separator in ",;|":
+            parts = [part.strip() for part in name.split(separator)]
+            if len(parts) > 1 and any(part in spellings.values() for part in parts):
+                raise ValueError(
+                    f"{path}: the label {name!r:.60} seems to be several labels; set "
+                    f"dataset.separator={separator!r}, or {hint}"
+                )
 
 
 def _names(cell: str, separator: str, *, where: str) -> list[str]:
-    """Return the names in a cell: ``a;b`` or ``['a', 'b']``; an empty cell has none."""
+    """Return the names in a cell: ``a;b`` or ``['a', 'b']``; none if it is empty."""
     cell = cell.strip()
     if not cell.startswith("["):
         return [name.strip() for name in cell.split(separator) if name.strip()]
@@ -201,11 +252,11 @@ def _names(cell: str, separator: str, *, where: str) -> list[str]:
         raise ValueError(f"{where}: {cell[:60]!r} is not a list of names") from error
     if not (isinstance(found, list) and all(isinstance(name, str) for name in found)):
         raise ValueError(f"{where}: {cell[:60]!r} is not a list of names")
-    return found
+    return [name.strip() for name in found if name.strip()]
 
 
 def _matrix(labels: Iterable[list[str]], names: Sequence[str]) -> np.ndarray:
-    """Return the 0/1 matrix of the labels."""
+    """Return the label matrix, uint8 ``[N, C]``."""
     column_of = {name: column for column, name in enumerate(names)}
     rows = [[column_of[name] for name in row] for row in labels]
     targets = np.zeros((len(rows), len(names)), dtype=np.uint8)
@@ -215,16 +266,16 @@ def _matrix(labels: Iterable[list[str]], names: Sequence[str]) -> np.ndarray:
 
 
 def _named_splits(table: _Table, split_at: int, test_name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows that the split column gives to training and to test."""
-    said = [row[split_at].strip() for _, row in table.rows]
-    for (line, _), name in zip(table.rows, said, strict=True):
+    """Return the rows of the training and of the test split."""
+    values = [row[split_at].strip() for _, row in table.rows]
+    for (line, _), name in zip(table.rows, values, strict=True):
         if name not in ("train", test_name):
             raise ValueError(
                 f"{table.path}, line {line}: the split must be train or {test_name}; got {name!r} "
                 "(dataset.test_name names the test split)"
             )
     for name in ("train", test_name):
-        if name not in said:
+        if name not in values:
             raise ValueError(f"{table.path}: no row has the split {name}")
-    names = np.array(said)
+    names = np.array(values)
     return np.flatnonzero(names == "train"), np.flatnonzero(names == test_name)

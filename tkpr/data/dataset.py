@@ -1,4 +1,4 @@
-"""What every data set is turned into: inputs, one 0/1 label matrix, names."""
+"""The common form of all data sets: inputs, a 0/1 label matrix, names."""
 
 import hashlib
 import importlib
@@ -16,11 +16,11 @@ class Split:
     """One split of a data set, before any transform.
 
     Attributes:
-        inputs: one entry per sample: the path of an image file, a ready PIL image (any sequence
-            that makes it on demand), or a row of an array of features ``[N, D]``, dense or sparse.
-        targets: 1 for labels present, 0 for the others, uint8 ``[N, C]``; sparse only beside sparse
-            features.
-        ids: a name per sample, unique, stable between runs.
+        inputs: one entry per sample: the path of an image file, a PIL image (any sequence that
+            makes it on demand), uint8 pixels, or a row of features ``[N, D]``, dense or sparse.
+        targets: 1 for a label that is present, 0 otherwise, uint8 ``[N, C]``; sparse only with
+            sparse features.
+        ids: a unique name per sample, stable between runs.
     """
 
     inputs: Sequence[Path] | Sequence[Any] | np.ndarray | csr_array
@@ -35,8 +35,8 @@ class Split:
         inputs = self.inputs.shape[0] if isinstance(self.inputs, csr_array) else len(self.inputs)
         if not inputs == len(self) == len(self.ids):
             raise ValueError(
-                f"{inputs} inputs, {len(self)} rows of targets and {len(self.ids)} ids must be "
-                "equally many"
+                f"{inputs} inputs, {len(self)} rows of targets and {len(self.ids)} ids: there "
+                "must be one of each per sample"
             )
         if self.targets.size and self.targets.max() > 1:
             raise ValueError(f"targets must hold only 0 and 1; got {self.targets.max()}")
@@ -62,6 +62,15 @@ class MultiLabelData:
     test: Split
 
     def __post_init__(self) -> None:
+        names = self.class_names
+        if not names:
+            raise ValueError("the data set has no classes: not one label was found")
+        for name in names:
+            if not isinstance(name, str) or not name.strip() or "\0" in name:
+                raise ValueError(f"a class name must be a non-empty text; got {name!r:.60}")
+        if len(set(names)) < len(names):
+            twice = next(name for at, name in enumerate(names) if name in names[:at])
+            raise ValueError(f"two classes have the name {twice!r:.60}")
         for name, split in (("train", self.train), ("test", self.test)):
             if split.targets.shape[1] != len(self.class_names):
                 raise ValueError(
@@ -78,10 +87,10 @@ class MultiLabelData:
 
 
 def checksum(targets: np.ndarray | csr_array) -> str:
-    """Return 16 digits of the SHA-256 of a label matrix: of the text ``N,C:``, then of its bytes.
+    """Return 16 hex digits of the SHA-256 of a label matrix: the text ``N,C:``, then its bytes.
 
-    It changes with the labels and with the order of samples and classes. Of a sparse matrix, the
-    bytes are those of the number of labels of each row, then of the labels, int64.
+    The checksum depends on the labels and on the order of samples and classes. For a sparse matrix
+    the bytes are the number of labels per row, then the columns of the labels, all int64.
 
     >>> checksum(np.array([[1, 0], [0, 1]], dtype=np.uint8))
     'c7ea2bd0ce1317d2'

@@ -106,6 +106,8 @@ def load_features(
         raise ValueError(
             f"labels in {path} have {labels.shape[1]} columns for {len(class_names)} class names"
         )
+    if len(set(class_names.tolist())) < len(class_names) or "" in class_names:
+        raise ValueError(f"every class in {path} needs a name of its own")
     if not np.isfinite(features).all():
         raise ValueError(
             f"features in {path} must be finite numbers; "

@@ -1,4 +1,4 @@
-"""What the readers of data sets on disk share: find files, read lines, stay inside the root."""
+"""Shared by the loaders: find files, read lines, stay inside the root folder."""
 
 import gzip
 import logging
@@ -29,7 +29,7 @@ def absolute(path: str | Path) -> Path:
 
 
 def dataset_root(root: str | Path, *, how_to_get: str) -> Path:
-    """Return the folder of a data set, or say that there is none and how to get it.
+    """Return the folder of a data set; if it is missing, the error says how to get it.
 
     >>> dataset_root("no/such", how_to_get="see data/README.md")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -42,7 +42,7 @@ def dataset_root(root: str | Path, *, how_to_get: str) -> Path:
 
 
 def find_file(folder: Path, *names: str, how_to_get: str = "see data/README.md") -> Path:
-    """Return the first of ``names`` that exists in ``folder``, as it is or with ``.gz`` added."""
+    """Return the first of ``names`` that exists in ``folder``, plain or with ``.gz`` appended."""
     for name in names:
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
@@ -52,9 +52,9 @@ def find_file(folder: Path, *names: str, how_to_get: str = "see data/README.md")
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    r"""Yield the number (from 1) and the text of each line that is not blank, also from ``.gz``.
+    r"""Yield (line number, text) of each non-blank line; the file may be gzipped.
 
-    A file without any such line is an error: an empty label file is a broken download.
+    A file without such lines is an error: an empty label file is a broken download.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "list.txt"
@@ -78,22 +78,24 @@ def raw_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield from enumerate(lines, start=1)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no file {path}; see data/README.md") from error
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be read: {error}; save it as UTF-8") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def _open_text(path: Path) -> Any:
-    """Open a text file, packed by gzip or not; a byte order mark is left out."""
+    """Open a text file, gzipped or not; a byte order mark is dropped."""
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     return open(path, encoding="utf-8-sig", newline="")
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return those of the arrays that an ``.npz`` file has; pickles and damaged ones are refused.
+    """Return the named arrays that an ``.npz`` file holds; refuse pickles and damaged arrays.
 
-    NumPy itself stops reading where a damaged header says so, before the archive can compare its
-    checksum.
+    ``np.load`` stops at the length in the header, so that it misses a wrong length: the zip
+    checksum is compared only at the end of a member.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "arrays.npz"
@@ -112,19 +114,19 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def read_xml(path: Path) -> Element:
-    """Return the root element of an XML file; entities and external references are refused."""
+    """Return the root element of an XML file; refuse entities and external references."""
     try:
         return defusedxml.ElementTree.parse(path).getroot()
     except ParseError as error:
         raise ValueError(f"{path}, line {error.position[0]}: broken XML: {error}") from error
     except DefusedXmlException as error:
-        raise ValueError(f"{path}: forbidden in XML from others: {error}") from error
-    except (LookupError, ValueError) as error:  # an encoding that is unknown, or does not fit
+        raise ValueError(f"{path}: unsafe XML: {error}") from error
+    except (LookupError, ValueError) as error:  # unknown or wrong encoding
         raise ValueError(f"{path}: broken XML: {error}") from error
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a whole number in plain digits, of a length that ``int`` takes.
+    """Whether a text is a non-negative integer of ASCII digits that fits into 64 bits.
 
     >>> is_number("07"), is_number("-7"), is_number("\u0667"), is_number("7" * 5000)
     (True, False, False, False)
@@ -133,19 +135,19 @@ def is_number(text: str) -> bool:
 
 
 def line_of(path: Path, text: str) -> int:
-    """Return the number of the first line of ``path`` that holds ``text``, for an error message."""
+    """Return the number of the first line of ``path`` that contains ``text``, for messages."""
     return next((number for number, line in read_lines(path) if text in line), 1)
 
 
 def inside(root: Path, name: str, *, where: str, allow_outside: bool | None = None) -> Path:
-    """Return the path of the file that a list calls ``name``, which must lie in ``root``.
+    """Return ``root / name``; ``name`` must not lead out of ``root``.
 
     Args:
         root: the folder that names are relative to.
         name: a relative path with ``/`` as separator.
-        where: the file and line that hold the name, for the message.
-        allow_outside: accept absolute names and ``..`` as well. None: no, and there is no such
-            option for the user to set.
+        where: the file and line of the name, for the message.
+        allow_outside: whether to accept absolute names and ``..``. None: no, and the message does
+            not suggest the option.
 
     >>> inside(Path("data"), "cats/1.jpg", where="list.txt, line 1").as_posix()
     'data/cats/1.jpg'
@@ -162,15 +164,15 @@ def inside(root: Path, name: str, *, where: str, allow_outside: bool | None = No
 
 
 def _leads_out(name: str) -> bool:
-    """Tell whether a name is absolute, has a drive or goes up, on any system."""
+    """Whether a name is absolute, has a drive or contains ``..``, on any system."""
     if not name.startswith(("/", "\\")) and ".." not in name and ":" not in name:
-        return False  # nearly every name, and a hundred times faster than taking it apart
-    parts = PureWindowsPath(name)  # knows both separators, and drives
+        return False  # the common case, a hundred times faster than parsing the path
+    parts = PureWindowsPath(name)  # understands both separators and drives
     return bool(parts.anchor) or ".." in parts.parts
 
 
 def missing_files(paths: Iterable[Path]) -> list[Path]:
-    """Return those of ``paths`` that are not there; each folder is listed once.
+    """Return the ``paths`` that do not exist; each folder is listed only once.
 
     >>> missing_files([Path("no/such/1.jpg")]) == [Path("no/such/1.jpg")]
     True
@@ -179,25 +181,28 @@ def missing_files(paths: Iterable[Path]) -> list[Path]:
     missing = []
     for path in paths:
         if path.parent not in listings:
-            there = os.path.isdir(path.parent)  # False, too, for a name that no system accepts
+            there = os.path.isdir(path.parent)  # also False for invalid names
             listings[path.parent] = set(os.listdir(path.parent)) if there else set()
-        # a file system that ignores case has the file under another spelling
+        # on a case-insensitive file system the listing may spell the name differently
         if path.name not in listings[path.parent] and not os.path.exists(path):
             missing.append(path)
     return missing
 
 
 def require_files(paths: Sequence[Any] | np.ndarray) -> None:
-    """Raise an error with the count and the first name when a file is not there."""
+    """Raise an error with the number of missing files and the first of them."""
     if missing := missing_files(paths):
+        hint = "scripts/prepare_data.py lists them all"
+        if "\\" in missing[0].name:
+            hint = "write paths with / instead of \\"
         raise FileNotFoundError(
             f"{len(missing)} of {len(paths)} image files are missing, the first is {missing[0]}; "
-            "scripts/prepare_data.py names them all"
+            f"{hint}"
         )
 
 
 def labelled_only(split: Split, *, name: str) -> Split:
-    """Return ``split`` without the samples that have no label, and log how many they were.
+    """Return ``split`` without the samples that have no label; log their number.
 
     >>> split = Split(["a.jpg", "b.jpg"], np.array([[0, 0], [1, 0]], dtype=np.uint8), ["a", "b"])
     >>> labelled_only(split, name="train").ids
@@ -206,7 +211,7 @@ def labelled_only(split: Split, *, name: str) -> Split:
     rows = np.flatnonzero(split.targets.any(axis=1))
     if not len(rows):
         first = f", such as {split.inputs[0]}" if len(split) else ""
-        raise ValueError(f"{name}: not one of its {len(split)} samples{first} has a label")
+        raise ValueError(f"{name}: none of the {len(split)} samples{first} has a label")
     if len(rows) < len(split):
-        log.info("%s: %d samples without label dropped", name, len(split) - len(rows))
+        log.info("%s: dropped %d samples without labels", name, len(split) - len(rows))
     return split.subset(rows)

@@ -1,6 +1,6 @@
-"""What the learner may see of the labels; each function takes the training split.
+"""Observed labels: what a learner may see of the training labels.
 
-1 is an observed positive label, 0 is a label that was not observed: absent or unknown.
+1 is an observed positive label; 0 was not observed, that is, absent or unknown.
 """
 
 import os
@@ -31,18 +31,19 @@ def single_positive(
 ) -> np.ndarray:
     """Keep one positive label of each sample.
 
-    The draw is that of the single-positive papers, number by number: for each row in order, the
-    indices of its positive labels are shuffled and the first is kept, then those of its negative
-    labels are shuffled too, though none is kept. It depends on the order of the rows, which is an
-    option of the data sets. A row without labels stays empty.
+    The draw reproduces that of the single-positive papers exactly: for each row in order, the
+    indices of its positive labels are shuffled and the first is kept; then those of its negative
+    labels are shuffled as well, although none is kept. It depends on the order of the rows, which
+    is an option of the data sets. A row without labels stays empty.
 
     Args:
         split: the whole training split, before anything is held out.
-        seed: of the draw; 1200 in the papers. Not used with a list.
-        list_file: a file with a line "image,index" for each sample, packed by gzip or not, to take
-            the labels from instead. Images are compared by name, without folder and extension.
-        index_order: what an index in the list means: ``columns``: the column of the label matrix;
-            ``nuswide_published``: the order of the published lists of NUS-WIDE.
+        seed: of the draw; 1200 in the papers. Unused with a list.
+        list_file: a file of lines "image,index", one per sample, may be gzipped: the labels to
+            keep instead of drawing them. Images are matched by name without folder and extension.
+        index_order: the meaning of an index in the list: ``columns``: a column of the label
+            matrix; ``nuswide_published``: a position in the order of the published lists of
+            NUS-WIDE.
 
     Example:
         >>> targets = np.array([[1, 1, 0], [0, 1, 1]], dtype=np.uint8)
@@ -66,14 +67,14 @@ def single_positive(
 
 
 def partial(split: Split, *, share: float, seed: int) -> np.ndarray:
-    """Keep a share of all positive labels, but at least one of each sample that has any.
+    """Keep a share of all positive labels, and at least one per sample that has any.
 
-    First one label of each sample is kept, then as many of the others, drawn from the whole set,
-    as make up the share. So no less than one label a sample remains, however small the share.
+    One label of each sample is kept first; further ones are drawn from the whole set until the
+    share is reached.
 
     Args:
         split: the whole training split, before anything is held out.
-        share: the share of the positive labels to keep.
+        share: the share of positive labels to keep.
         seed: of the draw.
 
     Example:
@@ -85,7 +86,7 @@ def partial(split: Split, *, share: float, seed: int) -> np.ndarray:
         raise ValueError(f"the share of labels to keep must be above 0 and at most 1; got {share}")
     rows, columns = np.nonzero(split.targets)
     order = np.random.RandomState(seed).permutation(len(rows))
-    # In this order, the first label of each row comes before all other labels.
+    # reorder so that the first label of each row precedes all others
     first = order[np.unique(rows[order], return_index=True)[1]]
     order = np.concatenate([first, order[~np.isin(order, first)]])
     kept = order[: max(len(first), round(share * len(rows)))]
@@ -94,20 +95,20 @@ def partial(split: Split, *, share: float, seed: int) -> np.ndarray:
     return observed
 
 
-def fix(path: Path, observed: np.ndarray, ids: Sequence[str]) -> None:
-    """Write the observed labels to ``path``, once; later draws must be equal.
+def freeze_labels(path: Path, observed: np.ndarray, ids: Sequence[str]) -> None:
+    """Write the observed labels to ``path``; if it exists, it must hold the same labels.
 
     Args:
         path: an ``.npz`` file with ``observed``, ``ids`` and ``checksum``.
-        observed: the labels the learner sees, uint8 ``[N, C]``.
+        observed: the observed labels, uint8 ``[N, C]``.
         ids: the names of the samples.
 
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "observed_labels.npz"
-        >>> fix(path, np.eye(2, dtype=np.uint8), ["a", "b"])
-        >>> fix(path, np.eye(2, dtype=np.uint8), ["a", "b"])  # the same: nothing happens
-        >>> fix(path, np.ones((2, 2), dtype=np.uint8), ["a", "b"])  # doctest: +ELLIPSIS
+        >>> freeze_labels(path, np.eye(2, dtype=np.uint8), ["a", "b"])
+        >>> freeze_labels(path, np.eye(2, dtype=np.uint8), ["a", "b"])  # unchanged
+        >>> freeze_labels(path, np.ones((2, 2), dtype=np.uint8), ["a", "b"])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ValueError: ...observed_labels.npz holds other labels (checksum ...
     """
@@ -115,12 +116,12 @@ def fix(path: Path, observed: np.ndarray, ids: Sequence[str]) -> None:
         try:
             stored = read_arrays(path, ["observed", "ids"])
             before, names = stored["observed"], stored["ids"].tolist()
-        except Exception as error:  # a broken or foreign archive fails in many ways
+        except Exception as error:  # a damaged archive can raise almost anything
             raise ValueError(f"{path} cannot be read ({error}): delete it") from error
         if not (np.array_equal(before, observed) and names == list(ids)):
             raise ValueError(
-                f"{path} holds other labels (checksum {checksum(before)}) than were drawn "
-                f"now ({checksum(observed)}); use the settings of that run or another folder"
+                f"{path} holds other labels (checksum {checksum(before)}) than those drawn "
+                f"now ({checksum(observed)}); use that run's settings or another folder"
             )
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +134,7 @@ def fix(path: Path, observed: np.ndarray, ids: Sequence[str]) -> None:
 
 
 def _listed(split: Split, path: Path, index_order: str) -> np.ndarray:
-    """Return the column that a list names for each sample."""
+    """Return the column of the listed label of each sample."""
     if index_order not in ("columns", "nuswide_published"):
         raise ValueError(f"index_order must be columns or nuswide_published; got {index_order!r}")
     order = list(range(split.targets.shape[1]))
@@ -141,12 +142,15 @@ def _listed(split: Split, path: Path, index_order: str) -> np.ndarray:
         order = [CONCEPTS.index(name) for name in LIST_ORDER]
     row_of = {_stem(name): row for row, name in enumerate(split.ids)}
     if len(row_of) < len(split):
-        raise ValueError(f"{len(split)} samples have only {len(row_of)} names without folders")
+        raise ValueError(
+            f"{path}: images are matched by name without folder, but only {len(row_of)} of "
+            f"{len(split)} names are different"
+        )
     kept = np.full(len(split), -1)
     for number, text in read_lines(path):
         where = f"{path}, line {number}"
         image, _, index = text.partition(",")
-        index = index.strip().removesuffix(".")  # the published list of NUS-WIDE has one "2."
+        index = index.strip().removesuffix(".")  # the published NUS-WIDE list has one "2."
         if not is_number(index) or int(index) >= len(order):
             wanted = f"'image,index' with an index from 0 to {len(order) - 1}"
             raise ValueError(f"{where}: expected {wanted}; got {text!r}")
@@ -155,8 +159,8 @@ def _listed(split: Split, path: Path, index_order: str) -> np.ndarray:
             raise ValueError(f"{where}: there is no training sample {image}")
         if not split.targets[row, column]:
             raise ValueError(
-                f"{where}: label {index} is not among the labels of {image}; "
-                "the list may be made for another set or need another index_order"
+                f"{where}: {image} does not have the label {index}; the list may belong to "
+                "another data set or need another index_order"
             )
         kept[row] = column
     if (kept < 0).any():
@@ -168,5 +172,5 @@ def _listed(split: Split, path: Path, index_order: str) -> np.ndarray:
 
 
 def _stem(name: str) -> str:
-    """Return the name of a file without folder and extension, quickly."""
+    """Return a file name without folder and extension (faster than pathlib)."""
     return os.path.splitext(os.path.basename(name))[0]
