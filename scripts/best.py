@@ -1,11 +1,9 @@
 """Name the best run of a search, and the command that trains it on the whole training set.
 
-python train.py -m experiment=search_k loss=tkpr_a2
+python train.py -m experiment=search/k loss=tkpr_a2
 python scripts/best.py runs/mosaic/tkpr_a2
 """
 
-import csv
-import json
 import shlex
 from pathlib import Path
 
@@ -18,48 +16,32 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="+", help="where to look for finished runs")
     parser.add_argument("--monitor", default="mAP@3", help="the measure that decides (mAP@3)")
     arguments = parser.parse_args()
-    runs = held_out_runs(arguments.folder)
+
+    from tkpr.metrics import find_measure
+    from tkpr.reporting.rows import load_runs
+    from tkpr.reporting.search import ranked
+
+    measure, _ = find_measure(arguments.monitor)
+    found = {run.folder: run for folder in arguments.folder for run in load_runs(folder)}
+    runs = [run for run in found.values() if run.held_out]
     if not runs:
         raise FileNotFoundError(
             f"no finished run on a held-out split below {', '.join(map(str, arguments.folder))}: "
-            f"search with split.holdout=0.2 first"
+            "search with split.holdout=0.2 first"
         )
-    sign = -1 if arguments.monitor == "ranking_loss" else 1
-    scored = sorted((-sign * best_epoch(run, arguments.monitor)[1], str(run), run) for run in runs)
+    candidates = ranked(runs, arguments.monitor)
     print(f"{arguments.monitor:>14}  epoch  settings")
-    for _, _, run in scored:
-        epoch, value = best_epoch(run, arguments.monitor)
-        print(f"{value:14.4f}  {epoch:5}  {' '.join(read(run)['overrides'])}")
-    print(f"\nthe best, on the whole training set:\n{retrain(read(scored[0][2])['overrides'])}")
+    for one in candidates:
+        print(f"{one.value:14.{measure.digits + 1}f}  {one.epoch:5}  {' '.join(one.run.overrides)}")
+    best = candidates[0]
+    command = [*training_words(best.run.overrides), *best.retrain_words]
+    print(f"\nthe best, on the whole training set:\n{shlex.join(['python', 'train.py', *command])}")
 
 
-def held_out_runs(folders: list[Path]) -> list[Path]:
-    """List the folders of finished runs that were tested on held-out training images."""
-    found = sorted({file.parent for folder in folders for file in folder.rglob("metrics.json")})
-    return [run for run in found if read(run)["config"]["split"]["holdout"]]
-
-
-def read(run: Path) -> dict:
-    """Return what metrics.json holds."""
-    return json.loads((run / "metrics.json").read_text())
-
-
-def best_epoch(run: Path, monitor: str) -> tuple[int, float]:
-    """Return the epoch with the best value of the measure, and that value."""
-    with (run / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    if monitor not in rows[0]:
-        raise ValueError(f"{run} has no measure {monitor!r}; it has {', '.join(rows[0])}")
-    sign = -1 if monitor == "ranking_loss" else 1
-    row = max(rows, key=lambda row: sign * float(row[monitor]))
-    return int(row["epoch"]), float(row[monitor])
-
-
-def retrain(overrides: list[str]) -> str:
-    """Return the command of a run without what belongs to the search alone."""
-    search = ("experiment=search_", "split.holdout=", "trainer.patience=", "run_dir=")
-    kept = [word for word in overrides if not word.lstrip("+").startswith(search)]
-    return shlex.join(["python", "train.py", *kept])
+def training_words(overrides: list[str]) -> list[str]:
+    """The words of a run without those that only a search needs."""
+    search = ("experiment=search/", "split.holdout=", "trainer.patience=", "run_dir=")
+    return [word for word in overrides if not word.lstrip("+").startswith(search)]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from pathlib import Path
 from tkpr.runs.script import Parser, output_folder, script
 
 ROOT = Path(__file__).resolve().parents[1]
-BUDGETS = ("paper", "small", "features", "smoke")
 KINDS = ("consistency", "ranks", "sensitivity_k", "sensitivity_warmup", "cases")
 # the paper's figures: what they show, and of which table
 FIGURES = {
@@ -32,7 +31,7 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("figure", help=f"one of {', '.join([*FIGURES, *KINDS])}")
     parser.add_argument("--table", help="take the runs of this experiment")
-    parser.add_argument("--budget", default="paper", choices=BUDGETS)
+    parser.add_argument("--budget", default="paper", help="a file of configs/budget (paper)")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
     parser.add_argument("--rows", nargs="+", help="the rows to draw, as the tables name them")
     parser.add_argument(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tkpr.runs.script import Parser, output_file, script
 
+ROOT = Path(__file__).resolve().parents[1]
+
 
 def main() -> None:
     """Read the command line, build the page, write it."""
@@ -19,6 +21,7 @@ def main() -> None:
     from tkpr import atomic
     from tkpr.reporting.html import build_report, sections
     from tkpr.reporting.rows import load_runs
+    from tkpr.runs.plan import load_budgets
 
     runs = load_runs(arguments.runs)
     if not sections(runs):
@@ -26,7 +29,8 @@ def main() -> None:
             f"no finished runs of a table in {arguments.runs}: first, for instance, "
             "python train.py -m experiment=voc2012_mlml_ranking_resnet50 budget=smoke"
         )
-    atomic.write(arguments.output, build_report(runs, title=arguments.title))
+    budgets = load_budgets(ROOT / "configs")
+    atomic.write(arguments.output, build_report(runs, budgets, title=arguments.title))
     print(f"written: {arguments.output}")
 
 

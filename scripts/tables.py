@@ -9,11 +9,14 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tkpr.runs.script import Parser, output_folder, script
 
+if TYPE_CHECKING:
+    from tkpr.runs.plan import Budget
+
 ROOT = Path(__file__).resolve().parents[1]
-BUDGETS = ("paper", "small", "features", "smoke")
 
 
 def main() -> None:
@@ -23,7 +26,7 @@ def main() -> None:
         "table",
         help="one of the ten tables (see configs/experiment), or all; --dry-run: any experiment",
     )
-    parser.add_argument("--budget", default="paper", choices=BUDGETS)
+    parser.add_argument("--budget", default="paper", help="a file of configs/budget (paper)")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
     parser.add_argument(
         "--paper", action="store_true", help="add the paper's values and ours minus them"
@@ -37,7 +40,9 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
 
     from tkpr.reporting.paper_numbers import table_names
+    from tkpr.runs.plan import find_budget
 
+    budget = find_budget(ROOT / "configs", arguments.budget)
     names = table_names() if arguments.table == "all" else [arguments.table]
     if not arguments.dry_run and names[0] not in table_names():
         raise ValueError(f"no table {names[0]!r}: choose all or one of {', '.join(table_names())}")
@@ -45,7 +50,7 @@ def main() -> None:
         if arguments.dry_run:
             list_runs(name, arguments)
         else:
-            write_table(name, arguments)
+            write_table(name, budget, arguments)
 
 
 def list_runs(name: str, arguments: argparse.Namespace) -> None:
@@ -81,29 +86,29 @@ def list_runs(name: str, arguments: argparse.Namespace) -> None:
     print(f"{shlex.join(command)}\n")
 
 
-def write_table(name: str, arguments: argparse.Namespace) -> None:
+def write_table(name: str, budget: "Budget", arguments: argparse.Namespace) -> None:
     """Print a table and write it in four formats."""
     from tkpr import atomic
-    from tkpr.reporting import tables
+    from tkpr.reporting import formats, tables
     from tkpr.reporting.rows import load_runs
 
     runs = load_runs(arguments.runs)
-    table = tables.collect(runs, name, arguments.budget, significance=not arguments.no_significance)
+    table = tables.collect(runs, name, budget, significance=not arguments.no_significance)
     if not any(table.rows.values()):
         others = {run.config.get("budget") for run in runs if run.config.get("table") == name}
         where = f"; there are some at --budget {' or '.join(sorted(others))}" if others else ""
         print(f"no finished runs of {name} at budget {arguments.budget}{where}", file=sys.stderr)
     writers = {
-        "md": tables.to_markdown,
-        "tex": tables.to_latex,
-        "csv": tables.to_csv,
-        "html": tables.to_page,
+        "md": formats.to_markdown,
+        "tex": formats.to_latex,
+        "csv": formats.to_csv,
+        "html": formats.to_page,
     }
     arguments.output.mkdir(parents=True, exist_ok=True)
     for ending, write in writers.items():
         text = write(table, paper=arguments.paper)
         atomic.write(arguments.output / f"{name}-{arguments.budget}.{ending}", text)
-    print(f"# {name}\n\n{tables.to_markdown(table, paper=arguments.paper)}")
+    print(f"# {name}\n\n{formats.to_markdown(table, paper=arguments.paper)}")
     print(f"written to {arguments.output}/{name}-{arguments.budget}.md .tex .csv .html")
 
 

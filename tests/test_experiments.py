@@ -14,13 +14,18 @@ from omegaconf import OmegaConf
 from tests.expected_recipes import K, expected
 from tkpr.config import build, epochs_to_train, experiment_settings
 from tkpr.reporting.paper_numbers import paper_table, table_names
-from tkpr.runs.plan import UNSUPPORTED_ROWS, cut, plan
+from tkpr.runs.plan import find_budget, plan, split_sweep
 from tkpr.runs.run import check
 from tkpr.runs.saved_model import model_facts
 from tkpr.runs.settle import settle
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 EXPERIMENTS = sorted(file.stem for file in (CONFIGS / "experiment").glob("*.yaml"))
+SEARCHES = sorted(
+    file.stem
+    for file in (CONFIGS / "experiment" / "search").glob("*.yaml")
+    if file.stem != "shared"
+)
 METHODS = sorted(file.stem for file in (CONFIGS / "method").glob("*.yaml"))
 BUDGETS = sorted(file.stem for file in (CONFIGS / "budget").glob("*.yaml"))
 LOSSES = {method: method.removesuffix("_swin") for method in METHODS} | {
@@ -169,7 +174,7 @@ def test_a_budget_treats_all_methods_alike():
         parts = []
         for method in ("role", "ll_r", "tkpr_a2"):
             cfg = OmegaConf.to_container(settings(compose(*words, f"method={method}")))
-            for key in ("loss", "row", "run_dir"):  # all else is the budget's
+            for key in ("loss", "row", "run_dir", "plan"):  # all else is the budget's
                 cfg.pop(key)
             warms_up = cfg["trainer"].pop("warmup_epochs") > 0
             assert warms_up == (method == "tkpr_a2")
@@ -187,20 +192,31 @@ def test_command_line_beats_every_file():
     assert cfg.hydra.runtime.choices.model == "mlp"
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith("search_")])
+@pytest.mark.parametrize("name", SEARCHES)
 def test_searches_hold_out_a_fifth_and_stop_early(name):
-    cfg = compose(f"experiment={name}", "loss=tkpr_a2", "dataset=voc2012")
+    cfg = compose(f"experiment=search/{name}", "loss=tkpr_a2", "dataset=voc2012")
     assert cfg.split.holdout == 0.2
     assert cfg.trainer.patience == 5
-    ((key, values),) = cfg.hydra.sweeper.params.items()
-    compose(f"experiment={name}", f"{key}={values.split(',')[-1]}")
-    assert OmegaConf.select(cfg, key) is not None
-    assert len(values.split(",")) > 2
+    for key, values in cfg.hydra.sweeper.params.items():
+        compose(f"experiment=search/{name}", f"{key}={values.split(',')[-1]}")
+        assert OmegaConf.select(cfg, key) is not None
+        assert len(values.split(",")) > 1
 
 
-def test_all_searches_are_there():
-    searched = {name for name in EXPERIMENTS if name.startswith("search_")}
-    assert searched == {f"search_{what}" for what in ("lr", "batch", "k", "warmup", "surrogate")}
+def test_searches_cover_the_papers_spaces():
+    """What plan.search of a recipe holds is there as a sweep, and in the single searches."""
+    single = {}
+    for name in ("lr", "batch", "k"):
+        single |= compose(f"experiment=search/{name}").hydra.sweeper.params
+    single = {key: set(map(float, str(values).split(","))) for key, values in single.items()}
+    for recipe in ("paper_cnn", "paper_swin", "paper_mlml"):
+        space = dict(OmegaConf.load(CONFIGS / "recipe" / f"{recipe}.yaml").plan.search)
+        for key, values in space.items():
+            if key == "trainer.warmup_epochs":
+                continue
+            assert set(map(float, str(values).split(","))) <= single[key]
+        space.pop("loss.k")
+        assert compose(f"experiment=search/{recipe}").hydra.sweeper.params == space
 
 
 @pytest.mark.parametrize("name", ["voc2012_mlml_sensitivity", "voc2007_mlc_sensitivity"])
@@ -265,16 +281,35 @@ def test_plan_names_rows_that_a_budget_cannot_have():
     words = ["budget=features", "method=asl"]
     assert [run.method for run in plan(CONFIGS, "coco_mlc_sota_resnet101", words)] == ["asl"]
     planned = plan(CONFIGS, "coco_mlc_sota_resnet101", words[:1])
-    assert {run.row: run.why_not for run in planned if run.why_not} == UNSUPPORTED_ROWS["features"]
+    assert {run.row: run.why_not for run in planned if run.why_not} == {"CCD": "needs feature maps"}
+
+
+def test_a_budget_is_one_file(tmp_path):
+    (tmp_path / "budget").mkdir()
+    (tmp_path / "budget" / "tiny.yaml").write_text(
+        "budget: tiny\nplan: {about: one image, unsupported_rows: {CCD: is too large}}\n"
+    )
+    budget = find_budget(tmp_path, "tiny")
+    assert (budget.about, budget.unsupported_rows) == ("one image", {"CCD": "is too large"})
+    with pytest.raises(ValueError, match="no budget 'large': choose one of tiny"):
+        find_budget(tmp_path, "large")
+    for name in BUDGETS:
+        assert find_budget(CONFIGS, name).about, name
+
+
+def test_a_plan_is_no_setting_of_a_run():
+    (row,) = plan(CONFIGS, "voc2012_mlml_ranking_resnet50", ["budget=smoke", "method=tkpr_a2"])
+    assert row.search["loss.k"] == ["3", "5", "8"]
+    assert not [key for key in row.settings if key.startswith("plan")]
 
 
 def test_plan_refuses_what_it_cannot_count():
     with pytest.raises(ValueError, match="no experiment 'voc': choose one of coco_mlc_ranking"):
         plan(CONFIGS, "voc")
-    with pytest.raises(ValueError, match="search_k has no rows"):
-        plan(CONFIGS, "search_k")
-    with pytest.raises(ValueError, match=r"several trainer\.epochs take differently long"):
+    with pytest.raises(ValueError, match="no experiment 'search/k'"):
+        plan(CONFIGS, "search/k")
+    with pytest.raises(ValueError, match=r"several trainer\.epochs differ in cost"):
         plan(CONFIGS, "voc2012_mlml_sota_resnet50", ["trainer.epochs=1,2"])
     with pytest.raises(ValueError, match=r"Could not override 'seeds'"):
         plan(CONFIGS, "voc2012_mlml_sota_resnet50", ["seeds=0,1"])
-    assert cut(["loss.k=range(2,5)"]) == (["loss.k=2"], {"loss.k": ["2", "3", "4"]})
+    assert split_sweep(["loss.k=range(2,5)"]) == (["loss.k=2"], {"loss.k": ["2", "3", "4"]})

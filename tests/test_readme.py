@@ -117,7 +117,8 @@ INSTEAD = {
         "takes 226 runs: two rows and a small grid",
         run=(
             "python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features "
-            "--methods rank tkpr_a2 --lr 1e-3 3e-3 --warmup 1 --k 3 5 --seeds 0 1",
+            "--methods rank tkpr_a2 --seeds 0 1 optimizer.lr=1e-3,3e-3 "
+            "trainer.warmup_epochs=1,2 loss.k=3,5",
         ),
         says="tkpr_a2: optimizer.lr=",
     ),

@@ -9,13 +9,17 @@ from argparse import Namespace
 from itertools import product
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tests.fake_runs import write_run
 from tkpr.config import experiment_settings
+from tkpr.reporting.rows import load_runs
+from tkpr.reporting.search import at_an_edge, chosen_words, matching, ranked, winner
 from tkpr.runs.plan import PlannedRun, plan
 
 ROOT = Path(__file__).parents[1]
+CONFIGS = ROOT / "configs"
 TABLE = "voc2012_mlml_ranking_resnet50"
 BUDGETS = sorted(file.stem for file in (ROOT / "configs" / "budget").glob("*.yaml"))
 
@@ -37,7 +41,7 @@ def commands(monkeypatch, capsys, *words):
 
 
 def test_every_row_gets_the_same_grid(monkeypatch, capsys):
-    words = [TABLE, "--budget", "features", "--lr", "0.1", "0.01", "--k", "3", "5"]
+    words = [TABLE, "--budget", "features", "optimizer.lr=0.1,0.01", "loss.k=3,5"]
     lines = commands(monkeypatch, capsys, *words, "--methods", "rank", "u1", "tkml", "tkpr_a2")
     by_method = {line[5]: line[6:] for line in lines}
     for line in lines:
@@ -52,67 +56,81 @@ def test_every_row_gets_the_same_grid(monkeypatch, capsys):
     }
 
 
+def test_settings_after_a_list_are_settings(monkeypatch, capsys):
+    words = [TABLE, "--budget", "smoke", "--methods", "u1", "trainer.epochs=5"]
+    words += ["--seeds", "0", "1", "optimizer.lr=1e-2"]
+    (line,) = commands(monkeypatch, capsys, *words)
+    assert {"trainer.epochs=5", "optimizer.lr=1e-2", "method=u1"} <= set(line)
+    assert line[-1] == "trainer.warmup_epochs=1,3"
+
+
 def planned(settings=None, **options):
-    """A row of a table, with all that a grid can have."""
+    """A row of a table."""
     known = {"method": "tkpr_a2", "row": "TKPR_a2", "runs": 1, "epochs": 80, "images": 100}
-    known |= {"warms_up": True, "has_k": True, "recipe": "paper_mlml", "settings": settings or {}}
-    return PlannedRun(**known | options)
-
-
-def options(**given):
-    """The command line's."""
-    keys = ("optimizer.lr", "trainer.warmup_epochs", "trainer.batch_size", "loss.k")
-    return Namespace(**dict.fromkeys(keys) | {"budget": "paper"} | given)
+    return PlannedRun(**known | {"search": {}, "settings": settings or {}} | options)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "rates", "warmups", "batches"),
-    [  # Sec. 6 and App. F
-        ("paper_cnn", "0.1 0.01 0.001 0.0001", "10 20 30 40 50 60", "32 64 128"),
-        ("paper_cnn_voc2007", "0.1 0.01 0.001 0.0001", "10 20 30 40 50 60", "32 64 128"),
-        ("paper_swin", "5e-5 1e-6", "5 10 15 20 25", None),
-        ("paper_mlml", "1e-4 1e-5", "2 4 6 8 10", None),
+    ("table", "rates", "warmups", "batches"),
+    [  # Sec. 6 and App. E
+        ("coco_mlc_ranking_resnet101", "0.1 0.01 0.001 0.0001", "10 20 30 40 50 60", "32 64 128"),
+        ("voc2007_mlc_sota_resnet101", "0.1 0.01 0.001 0.0001", "10 20 30 40 50 60", "32 64 128"),
+        ("nuswide_mlc_sota_swin", "5e-5 1e-6", "5 10 15 20 25", None),
+        ("voc2012_mlml_ranking_resnet50", "1e-4 1e-5", "2 4 6 8 10", None),
     ],
 )
-def test_at_full_scale_the_papers_spaces_are_searched(tune, recipe, rates, warmups, batches):
-    grid = tune["grid_of"](planned(recipe=recipe, epochs=100), options())
+def test_at_full_scale_the_papers_spaces_are_searched(table, rates, warmups, batches):
+    (row,) = plan(CONFIGS, table, ["method=tkpr_a2"])
+    grid = dict(row.search)
     assert grid.pop("trainer.batch_size", None) == (batches.split() if batches else None)
     assert grid == {
         "optimizer.lr": rates.split(),
         "trainer.warmup_epochs": warmups.split(),
         "loss.k": ["2", "4", "6", "8", "10"],
     }
+    if table == TABLE:
+        (theirs,) = plan(CONFIGS, table, ["method=u1", "optimizer.lr=1e-4"], search={"loss.k": "3"})
+        assert theirs.search == {"trainer.warmup_epochs": warmups.split()}
 
 
-def test_at_full_scale_authors_recipes_are_not_searched(tune):
+def test_at_full_scale_the_rates_of_authors_recipes_are_not_searched():
     """As the paper does; but whoever names values gets them for all rows."""
-    theirs = planned(recipe="hill", warms_up=False, has_k=False, epochs=31)
-    assert tune["grid_of"](theirs, options()) == {}
-    named = options(**{"optimizer.lr": ["1e-3"], "loss.k": ["3"]})
-    assert tune["grid_of"](theirs, named) == {"optimizer.lr": ["1e-3"]}
+    (hill,) = plan(CONFIGS, "voc2012_mlml_sota_resnet50", ["method=hill"])
+    assert "optimizer.lr" not in hill.search
+    named = {"optimizer.lr": ["1e-3"], "loss.k": ["3"]}
+    (hill,) = plan(CONFIGS, "voc2012_mlml_sota_resnet50", ["method=hill"], search=named)
+    assert hill.search["optimizer.lr"] == ["1e-3"]
+    assert "loss.k" not in hill.search
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_the_loss_gets_its_turn_in_every_search(tune, budget):
     """E_w stays below the epochs, and K below the classes, in the default grid of each budget."""
     for table in (TABLE, "coco_mlc_sota_swin") if budget == "paper" else (TABLE,):
-        (row,) = plan(ROOT / "configs", table, [f"budget={budget}", "method=tkpr_a2"])
-        grid = tune["grid_of"](row, options(budget=budget))
-        assert max(map(int, grid["trainer.warmup_epochs"])) < row.epochs
-        assert max(map(int, grid["loss.k"])) < (10 if budget == "smoke" else 20)
+        (row,) = plan(CONFIGS, table, [f"budget={budget}", "method=tkpr_a2"])
+        assert max(map(int, row.search["trainer.warmup_epochs"])) < row.epochs
+        assert max(map(int, row.search["loss.k"])) < (10 if budget == "smoke" else 20)
+    late = planned(epochs=6, search={"trainer.warmup_epochs": ["2", "6"]})
     with pytest.raises(ValueError, match=r"E_w = 6 leaves none of 6 epochs to the loss of TKPR_a2"):
-        tune["grid_of"](planned(epochs=6), options(**{"trainer.warmup_epochs": ["2", "6"]}))
+        tune["tune"](late, [], Namespace())
 
 
 def test_what_cannot_be_searched(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="no method asl in this table: it has rank, u1"):
         commands(monkeypatch, capsys, TABLE, "--methods", "asl")
-    with pytest.raises(SystemExit, match="seed has several values: only the options are searched"):
+    with pytest.raises(SystemExit, match="name several seeds with --seeds"):
         commands(monkeypatch, capsys, TABLE, "seed=0,1")
+    with pytest.raises(SystemExit, match="no measure 'mAP@': choose one of"):
+        commands(monkeypatch, capsys, TABLE, "--monitor", "mAP@")
+    with pytest.raises(SystemExit, match="no budget 'huge': choose one of features"):
+        commands(monkeypatch, capsys, TABLE, "--budget", "huge")
     words = ["voc2007_mlc_sota_resnet101", "--budget", "features", "--methods", "ccd", "asl"]
-    told = script(monkeypatch, capsys, *words, "--dry-run")
-    assert told.err == "CCD needs feature maps: not at this budget\n"
-    assert [line.split()[5] for line in told.out.splitlines()] == ["method=asl"]
+    printed = script(monkeypatch, capsys, *words, "--dry-run")
+    assert printed.err == "CCD needs feature maps: not at this budget\n"
+    assert [line.split()[5] for line in printed.out.splitlines()] == ["method=asl"]
+
+
+GRID = {"optimizer.lr": ["1e-1", "1e-2"], "loss.k": ["2", "4", "6"]}
 
 
 @pytest.fixture
@@ -121,7 +139,7 @@ def searched(tmp_path):
     common = {"table": TABLE, "budget": "features", "split__holdout": 0.2}
     for k, lr in product((2, 4, 6), (0.1, 0.01)):
         skill = 2.5 - abs(k - 4) / 2 - (lr == 0.1) / 2
-        told = write_run(
+        record = write_run(
             tmp_path, "TKPR_a2", skill=skill, loss__k=k, optimizer={"lr": lr}, **common
         )
     # these would win: on the test set, another network, another number of epochs
@@ -136,36 +154,80 @@ def searched(tmp_path):
     place.parent.mkdir(parents=True)
     (tmp_path / TABLE / "features").rename(place)
     (place / "TKPR_a2").rename(place / "tkpr_a2")
-    told["config"]["split"]["holdout"] = 0.0
-    return tmp_path / "runs", planned(experiment_settings(told["config"]))
+    record["config"]["split"]["holdout"] = 0.0
+    return tmp_path / "runs", planned(experiment_settings(record["config"]), search=GRID)
 
 
-GRID = {"optimizer.lr": ["1e-1", "1e-2"], "loss.k": ["2", "4", "6"]}
+def chosen(row, runs, monitor="mAP@3", grid=None):
+    """The words that a finished search leads to."""
+    grid = grid or row.search
+    return chosen_words(winner(row, grid, load_runs(runs), monitor), grid)
 
 
 @pytest.mark.parametrize("monitor", ["mAP@3", "ranking_loss"])
-def test_the_best_on_held_out_images_wins(searched, tune, monitor):
+def test_the_best_on_held_out_images_wins(searched, monitor):
     """Runs on the test set, and with other settings, have no say."""
     runs, row = searched
-    told = Namespace(table=TABLE, budget="features", monitor=monitor, runs=runs)
-    assert tune["best"](row, GRID, told) == ["optimizer.lr=1e-2", "loss.k=4"]
+    assert chosen(row, runs, monitor) == ["optimizer.lr=1e-2", "loss.k=4"]
     with pytest.raises(FileNotFoundError, match=r"no finished search of tkpr_a2 with .*loss.k=7"):
-        tune["best"](row, GRID | {"loss.k": ["7"]}, told)
+        chosen(row, runs, grid=GRID | {"loss.k": ["7"]})
     # the other network's search is another one
     other = planned(row.settings | {"model.hidden": 512})
-    chosen = tune["best"](other, {"optimizer.lr": ["0.1"], "loss.k": ["2"]}, told)
-    assert chosen == ["optimizer.lr=0.1", "loss.k=2"]
+    words = chosen(other, runs, grid={"optimizer.lr": ["0.1"], "loss.k": ["2"]})
+    assert words == ["optimizer.lr=0.1", "loss.k=2"]
 
 
-def test_a_search_that_is_there_twice_is_refused(searched, tune):
+def test_a_best_value_at_the_edge_is_named(searched):
     runs, row = searched
-    told = Namespace(table=TABLE, budget="features", monitor="mAP@3", runs=runs)
+    best = winner(row, GRID, load_runs(runs), "mAP@3")
+    assert at_an_edge(best, GRID) == []  # of two learning rates each is at an edge
+    assert at_an_edge(best, {"loss.k": ["4", "6", "8"], "optimizer.lr": ["1e-2"]}) == ["loss.k"]
+
+
+def test_a_search_that_is_there_twice_is_refused(searched):
+    runs, row = searched
     again = {"loss__k": 4, "optimizer": {"lr": 0.01}, "split__holdout": 0.2}
     place = {"table": TABLE, "budget": "features", "skill": 1}
     one = write_run(runs.parent / "again", "TKPR_a2", seed=1, **place, **again)
     one["folder"].rename(runs / TABLE / "features" / "tkpr_a2" / "again")
     with pytest.raises(ValueError, match="tkpr_a2 was searched twice with the same settings"):
-        tune["best"](row, GRID, told)
+        chosen(row, runs)
+
+
+def test_early_stopping_ranks_by_the_best_epoch_and_retrains_for_it(tmp_path):
+    """The same rule in tune.py and best.py; epochs of the warm-up do not count."""
+    common = {"table": TABLE, "budget": "features", "split__holdout": 0.2}
+    common |= {"trainer__patience": 5, "trainer__warmup_epochs": 2, "warmup": {"name": "other"}}
+    curves = {2: [0.9, 0.9, 0.5, 0.7, 0.1], 4: [0.1, 0.1, 0.6, 0.6, 0.6], 6: [0.99] * 2 + [0.2] * 3}
+    for k, curve in curves.items():
+        one = write_run(tmp_path, "TKPR_a2", skill=1, loss__k=k, **common)
+        write_curve(one["folder"], curve)
+    settings = experiment_settings(one["config"] | {"split": {"holdout": 0.0}})
+    row = planned(settings, search={"loss.k": ["2", "4", "6"]})
+    assert chosen(row, tmp_path) == ["loss.k=2", "trainer.stop_after=4"]
+    order = ranked(load_runs(tmp_path), "mAP@3")
+    assert [(one.run.config["loss"]["k"], one.epoch) for one in order] == [(2, 4), (4, 3), (6, 3)]
+    # the retrained run has no patience, and ends after the epochs found
+    final = {"loss__k": 2, "trainer__stop_after": 4} | common | {"trainer__patience": None}
+    write_run(tmp_path, "TKPR_a2", skill=1, **final | {"split__holdout": 0.0})
+    settled = {"loss.k": ["2"], "trainer.stop_after": ["4"]}
+    assert len(matching(row, settled, load_runs(tmp_path), held_out=False)) == 1
+
+
+def write_curve(folder, curve):
+    """Give a run other values of mAP@3 after each epoch."""
+    history = pd.read_csv(folder / "metrics.csv")
+    history["mAP@3"] = curve
+    history.to_csv(folder / "metrics.csv", index=False)
+
+
+def test_without_early_stopping_the_last_epoch_counts(tmp_path):
+    common = {"table": TABLE, "budget": "features", "split__holdout": 0.2}
+    for k, curve in {2: [0.9, 0.9, 0.9, 0.9, 0.1], 4: [0.1, 0.1, 0.1, 0.1, 0.2]}.items():
+        one = write_run(tmp_path, "TKPR_a2", skill=1, loss__k=k, **common)
+        write_curve(one["folder"], curve)
+    settings = experiment_settings(one["config"] | {"split": {"holdout": 0.0}})
+    assert chosen(planned(settings, search={"loss.k": ["2", "4"]}), tmp_path) == ["loss.k=4"]
 
 
 def test_what_is_finished_is_not_started_again(searched, tune, monkeypatch):
@@ -173,9 +235,7 @@ def test_what_is_finished_is_not_started_again(searched, tune, monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda words, check: started.append(words[3:]))
     runs, row = searched
     given = {"table": TABLE, "budget": "features", "monitor": "mAP@3", "runs": runs}
-    given |= GRID | {"trainer.warmup_epochs": ["2"], "dry_run": False, "seeds": ["0", "1"]}
-    row = planned(row.settings, warms_up=False)
-    given["trainer.batch_size"] = None
+    given |= {"dry_run": False, "seeds": ["0", "1"]}
     tune["tune"](row, ["method=tkpr_a2"], Namespace(**given))
     last = ["method=tkpr_a2", "optimizer.lr=1e-2", "loss.k=4", "seed=0,1"]
     assert started == [last]  # the search is all there
@@ -188,13 +248,35 @@ def test_what_is_finished_is_not_started_again(searched, tune, monkeypatch):
         one["folder"].rename(runs / TABLE / "features" / "tkpr_a2" / f"last{seed}")
     tune["tune"](row, ["method=tkpr_a2"], Namespace(**given))
     assert started == [last]
+    longer = planned(row.settings, search=GRID | {"loss.k": ["2", "4", "7"]})
     with pytest.raises(FileNotFoundError, match=r"loss\.k=7"):  # nobody trained it
-        tune["tune"](row, ["method=tkpr_a2"], Namespace(**given | {"loss.k": ["2", "4", "7"]}))
+        tune["tune"](longer, ["method=tkpr_a2"], Namespace(**given))
     sweep = ["split.holdout=0.2", "optimizer.lr=1e-1,1e-2", "loss.k=2,4,7"]
     assert started[1:] == [["method=tkpr_a2", *sweep]]
 
 
-def test_a_composed_row_knows_its_finished_search(tune, tmp_path):
+@pytest.mark.slow
+def test_a_search_with_patience_ends_in_a_retrained_run(tmp_path):
+    """End to end on the mosaic: the search stops early, the final run takes the epochs found."""
+    words = [sys.executable, ROOT / "scripts" / "tune.py", TABLE, "--budget", "smoke"]
+    words += ["--methods", "tkpr_a2", "--seeds", "0", "--runs", tmp_path / "runs"]
+    words += ["trainer.patience=1", "optimizer.lr=1e-2,0", "loss.k=3", "trainer.warmup_epochs=1"]
+    words += ["dataset.train_size=60", "dataset.test_size=20", "scheduler=constant"]
+    words += ["trainer.epochs=6"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    runs = load_runs(tmp_path / "runs")
+    final = [run for run in runs if not run.held_out]
+    assert len(runs) == 3
+    assert len(final) == 1
+    epochs = final[0].config["trainer"]["stop_after"]
+    assert f"trainer.stop_after={epochs}" in done.stdout
+    assert len(final[0].history()) == epochs
+    frozen = next(run for run in runs if run.config["optimizer"]["lr"] == 0)
+    assert len(frozen.history()) == 3  # one of warm-up, one of the loss, one without a gain
+
+
+def test_a_composed_row_knows_its_finished_search(tmp_path):
     """The settings of a plan are those that a run stores, also one that knew fewer of them."""
     (row,) = plan(ROOT / "configs", TABLE, ["budget=features", "method=tkpr_a2"])
     stored = {key: value for key, value in row.settings.items() if "." not in key}
@@ -208,7 +290,6 @@ def test_a_composed_row_knows_its_finished_search(tune, tmp_path):
     one = write_run(tmp_path / "new", "TKPR_a2", skill=1)
     folder.parent.mkdir(parents=True)
     one["folder"].rename(folder)
-    told = json.loads((folder / "metrics.json").read_text()) | {"config": stored | {"seed": 0}}
-    (folder / "metrics.json").write_text(json.dumps(told))
-    told = Namespace(table=TABLE, budget="features", monitor="mAP@3", runs=tmp_path)
-    assert tune["best"](row, {"loss.k": ["3"]}, told) == ["loss.k=3"]
+    record = json.loads((folder / "metrics.json").read_text()) | {"config": stored | {"seed": 0}}
+    (folder / "metrics.json").write_text(json.dumps(record))
+    assert chosen(row, tmp_path, grid={"loss.k": ["3"]}) == ["loss.k=3"]

@@ -17,8 +17,10 @@ from tkpr.reporting.figures import cases
 from tkpr.reporting.figures.style import shown
 from tkpr.reporting.html import build_report, draw_figures, sections
 from tkpr.reporting.rows import load_runs
+from tkpr.runs.plan import load_budgets
 
 ROOT = Path(__file__).parents[2]
+BUDGETS = load_budgets(ROOT / "configs")
 TABLE = "voc2012_mlml_ranking_resnet50"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -36,7 +38,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(folder):
-    return build_report(load_runs(folder), title="Made up & small")
+    return build_report(load_runs(folder), BUDGETS, title="Made up & small")
 
 
 def test_sections_are_tables_then_the_rest(folder):
@@ -54,7 +56,7 @@ def test_page_is_self_contained(page):
     assert len(sources) == 2 + 1 + 2 + 1  # epochs twice, ranks, cases twice, sensitivity to K
     assert all(source.startswith("data:image/png;base64,") for source in sources)
     assert "7 finished runs" in page
-    assert "1 of them on a held-out part" in page
+    assert "1 of them on a held-out\npart of the training set" in page
 
 
 def test_every_row_is_there(page):
@@ -76,7 +78,7 @@ def test_runs_of_no_table_are_counted_but_not_shown(tmp_path):
     (told["folder"] / "metrics.json").write_text(json.dumps(kept))
     runs = load_runs(tmp_path)
     assert sections(runs) == [(TABLE, "smoke")]
-    assert "2 finished runs" in build_report(runs)
+    assert "2 finished runs" in build_report(runs, BUDGETS)
 
 
 def test_images_on_another_machine(tmp_path):

@@ -12,13 +12,15 @@ import pytest
 
 from tests.fake_runs import labels, write_run
 from tkpr.metrics import measure_names
-from tkpr.reporting import tables
+from tkpr.reporting import formats, tables
 from tkpr.reporting.paper_numbers import paper_digits, paper_table, table_names
 from tkpr.reporting.rows import best_competitors, load_runs, places
+from tkpr.runs.plan import load_budgets
 
 MEASURES = measure_names(scopes=["image"])
 
 ROOT = Path(__file__).parents[2]
+BUDGETS = load_budgets(ROOT / "configs")
 TABLE = "voc2012_mlml_ranking_resnet50"
 SKILLS = {"L_rank": 0.5, "L_u1": 1.0, "L_u3": 0.9, "TKPR_a1": 3.0, "TKPR_a2": 2.5}
 
@@ -36,7 +38,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def table(folder):
-    return tables.collect(load_runs(folder), TABLE, "smoke")
+    return tables.collect(load_runs(folder), TABLE, BUDGETS["smoke"])
 
 
 def read_markdown(text):
@@ -47,7 +49,7 @@ def read_markdown(text):
 
 
 def test_markdown_cell_by_cell(table):
-    body = read_markdown(tables.to_markdown(table))
+    body = read_markdown(formats.to_markdown(table))
     assert [line["method"] for line in body] == paper_table(TABLE).index.tolist()
     place, best = places(table.mean), best_competitors(table.mean)
     for line in body:
@@ -83,13 +85,13 @@ def test_a_tkpr_that_is_worse_is_marked_so(tmp_path):
     write_run(tmp_path, "L_rank", table=TABLE, skill=3.0)
     write_run(tmp_path, "TKPR_a2", table=TABLE, skill=0.0)
     write_run(tmp_path, "TKPR_a3", table=TABLE, skill=3.0)  # the same predictions as L_rank
-    table = tables.collect(load_runs(tmp_path), TABLE, "smoke")
+    table = tables.collect(load_runs(tmp_path), TABLE, BUDGETS["smoke"])
     assert (table.marks.loc["TKPR_a2", ["mAP@3", "NDCG@5", "ranking_loss"]] == "°").all()
     assert (table.marks.loc["TKPR_a3"] == "").all()
 
 
 def test_csv_cell_by_cell(table):
-    body = list(csv.DictReader(io.StringIO(tables.to_csv(table, paper=True))))
+    body = list(csv.DictReader(io.StringIO(formats.to_csv(table, paper=True))))
     assert len(body) == 10 * 4
     cells = {(line["method"], line["kind"]): line for line in body}
     paper = paper_table(TABLE)
@@ -113,7 +115,7 @@ def test_csv_cell_by_cell(table):
 
 
 def test_the_papers_value_and_the_difference(table):
-    body = read_markdown(tables.to_markdown(table, paper=True))
+    body = read_markdown(formats.to_markdown(table, paper=True))
     assert len(body) == 30
     names = [line["method"].replace("&nbsp;", " ").strip() for line in body]
     assert names[:6] == ["L_rank", "paper", "difference", "L_u1", "paper", "difference"]
@@ -126,8 +128,8 @@ def test_the_papers_value_has_the_digits_that_the_paper_prints(tmp_path):
     """Its ranking loss on MS-COCO has three, that on VOC 2012 four."""
     name = "coco_mlc_ranking_resnet101"
     told = write_run(tmp_path, "L_rank", table=name, skill=1)
-    table = tables.collect(load_runs(tmp_path), name, "smoke")
-    ours, paper, difference = read_markdown(tables.to_markdown(table, paper=True))[:3]
+    table = tables.collect(load_runs(tmp_path), name, BUDGETS["smoke"])
+    ours, paper, difference = read_markdown(formats.to_markdown(table, paper=True))[:3]
     value = told["metrics"]["ranking_loss"]
     assert f"{value:.4f}" in ours["ranking_loss"]
     assert paper["ranking_loss"] == "0.034"
@@ -143,20 +145,20 @@ def test_the_papers_value_has_the_digits_that_the_paper_prints(tmp_path):
 
 
 class Cells(HTMLParser):
-    """The cells of the first table of a page, and their ids."""
+    """The cells of the first table of a page, and their classes."""
 
     def __init__(self):
         super().__init__()
-        self.rows, self.ids, self.inside = [], [], False
+        self.rows, self.kinds, self.inside = [], [], False
 
     def handle_starttag(self, tag, attributes):
         if tag == "tr":
             self.rows.append([])
-            self.ids.append([])
+            self.kinds.append([])
         elif tag in ("td", "th"):
             self.inside = True
             self.rows[-1].append("")
-            self.ids[-1].append(dict(attributes).get("id"))
+            self.kinds[-1].append(dict(attributes).get("class", "").split())
 
     def handle_endtag(self, tag):
         if tag in ("td", "th"):
@@ -168,31 +170,25 @@ class Cells(HTMLParser):
 
 
 def test_html_cell_by_cell(table):
-    """Texts, and the colours of each cell, as a browser would find them by its id."""
-    page = tables.to_html(table)
     parser = Cells()
-    parser.feed(page)
+    parser.feed(formats.to_html(table))
     texts = tables.cell_texts(table)
-    assert [cell.strip() for cell in parser.rows[0]] == ["method", "seeds", *MEASURES]
-    styles = {}
-    for names, style in re.findall(r"(#T_[^{]*){([^}]*)}", page):
-        styles |= {name.strip(" #\n"): style for name in names.split(",")}
+    assert parser.rows[0] == ["method", "seeds", *MEASURES]
     place, best = places(table.mean), best_competitors(table.mean)
     assert len(parser.rows) == 1 + 10
-    for line, ids in zip(parser.rows[1:], parser.ids[1:], strict=True):
-        row, _, *cells = [cell.strip() for cell in line]
+    for (row, _, *cells), kinds in zip(parser.rows[1:], parser.kinds[1:], strict=True):
         assert cells == texts.loc[row].tolist()
-        for measure, name in zip(MEASURES, ids[2:], strict=True):
-            style = styles.get(name, "")
-            assert ("color: #c00000" in style) == (place.loc[row, measure] == 1)
-            assert ("font-weight: bold" in style) == (place.loc[row, measure] == 1)
-            assert ("color: #1f4fd8" in style) == (place.loc[row, measure] == 2)
-            assert ("text-decoration: underline" in style) == (best[measure] == row)
+        for measure, kind in zip(MEASURES, kinds[2:], strict=True):
+            assert ("best" in kind) == (place.loc[row, measure] == 1)
+            assert ("second" in kind) == (place.loc[row, measure] == 2)
+            assert ("competitor" in kind) == (best[measure] == row)
 
 
 def test_html_is_a_page_in_a_named_character_set(table):
-    page = tables.to_page(table)
+    page = formats.to_page(table)
     assert re.match(r'<!doctype html>\s*<html lang="en"><head><meta charset="utf-8">', page)
+    for style in (".best { color: #c00000; font-weight: bold", ".second { color: #1f4fd8"):
+        assert style in page
     assert page.endswith("</html>\n")
     assert "±" in page
     assert "<title>voc2012_mlml_ranking_resnet50, budget smoke</title>" in page
@@ -202,7 +198,7 @@ def test_html_is_a_page_in_a_named_character_set(table):
 
 
 def test_latex_cell_by_cell(table):
-    text = tables.to_latex(table)
+    text = formats.to_latex(table)
     assert r"\multicolumn{2}{c}{TKPR$^{\alpha_2}$@K}" in text
     assert r"\toprule" in text
     assert text.count(r"\\") == 12  # two lines of head, ten rows
@@ -235,21 +231,21 @@ def test_latex_cell_by_cell(table):
 def test_notes_name_what_is_missing_and_what_is_odd(table):
     notes = " ".join(table.notes)
     assert "Missing, not run yet: L_u2, L_u4, LSEP, TKML, TKPR_a3." in notes
-    assert "not the paper's setting" in tables.BUDGETS["features"]
+    assert "not the paper's setting" in BUDGETS["features"].about
     assert "alpha_1 = alpha_2 = 1 and alpha_3 = K" in notes  # one positive label per image
-    odd = tables.collect([], "coco_mlc_sota_resnet101", "paper")
-    assert "likely a misprint" in tables.to_markdown(odd)
-    assert all(line["P@3"] == "–" for line in read_markdown(tables.to_markdown(odd)))
+    odd = tables.collect([], "coco_mlc_sota_resnet101", BUDGETS["paper"])
+    assert "likely a misprint" in formats.to_markdown(odd)
+    assert all(line["P@3"] == "–" for line in read_markdown(formats.to_markdown(odd)))
 
 
 def test_a_row_run_with_two_settings_has_two_lines(tmp_path):
     for k in (3, 5):
         write_run(tmp_path, "TKPR_a2", table=TABLE, skill=2, loss__k=k)
-    table = tables.collect(load_runs(tmp_path), TABLE, "smoke")
-    methods = [line["method"] for line in read_markdown(tables.to_markdown(table, paper=True))]
+    table = tables.collect(load_runs(tmp_path), TABLE, BUDGETS["smoke"])
+    methods = [line["method"] for line in read_markdown(formats.to_markdown(table, paper=True))]
     assert "TKPR_a2 (loss.k=3)" in methods
     assert "TKPR_a2 (loss.k=5)" in methods
-    assert r"TKPR $\alpha_2$ (loss.k=3)" in tables.to_latex(table)
+    assert r"TKPR $\alpha_2$ (loss.k=3)" in formats.to_latex(table)
 
 
 def script(monkeypatch, capsys, *words):
@@ -303,14 +299,14 @@ def test_ccd_needs_feature_maps(tmp_path, monkeypatch, capsys):
     words = ["--dry-run", "--budget", "features", "--runs", tmp_path]
     lines = script(monkeypatch, capsys, name, *words).out.splitlines()
     assert re.split(r"\s{2,}", lines[9]) == ["ccd", "CCD", "needs feature maps: not at this budget"]
-    table = tables.collect([], name, "features")
+    table = tables.collect([], name, BUDGETS["features"])
     assert "CCD needs feature maps: not at this budget." in table.notes
     assert "Missing, not run yet: ASL, DB-Loss, Hill, SPLC, TKPR_a1, TKPR_a2, TKPR_a3." in (
         table.notes
     )
-    seeds = {line["method"]: line["seeds"] for line in read_markdown(tables.to_markdown(table))}
+    seeds = {line["method"]: line["seeds"] for line in read_markdown(formats.to_markdown(table))}
     assert (seeds["CCD"], seeds["ASL"]) == ("not possible", "missing")
-    paper = tables.collect([], name, "paper")
+    paper = tables.collect([], name, BUDGETS["paper"])
     assert "Missing, not run yet: ASL, DB-Loss, CCD, Hill" in " ".join(paper.notes)
 
 

@@ -133,16 +133,34 @@ def test_damaged_weights_are_named(run, damage, tmp_path, monkeypatch):
         script("evaluate", file, monkeypatch=monkeypatch)
 
 
-def test_best_names_the_winner_and_its_command(tmp_path, monkeypatch, capsys):
-    for k, value in ((2, 0.5), (3, 0.9), (4, 0.7)):
+@pytest.mark.parametrize(
+    ("monitor", "patience", "command"),
+    [
+        ("mAP@3", None, "python train.py loss=tkpr_a2 loss.k=2"),  # the last epoch counts
+        ("mAP@3", 5, "python train.py loss=tkpr_a2 loss.k=3 trainer.stop_after=2"),
+        ("train_loss", 5, "python train.py loss=tkpr_a2 loss.k=4 trainer.stop_after=3"),
+    ],
+)
+def test_best_names_the_winner_and_its_command(
+    tmp_path, monkeypatch, capsys, monitor, patience, command
+):
+    """Early stopping: the best epoch of the main loss; less is better for a loss."""
+    curves = {2: ("0.9 0.5 0.3", "3 2 2"), 3: ("0.1 0.8 0.2", "3 3 3"), 4: ("0.1 0.7 0.1", "4 3 1")}
+    for k, (measures, losses) in curves.items():
         folder = tmp_path / f"k{k}"
         folder.mkdir()
-        overrides = ["experiment=search_k", "loss=tkpr_a2", f"loss.k={k}", "split.holdout=0.2"]
-        stored = {"config": {"split": {"holdout": 0.2}}, "overrides": overrides}
+        overrides = ["experiment=search/k", "loss=tkpr_a2", f"loss.k={k}", "split.holdout=0.2"]
+        config = {"split": {"holdout": 0.2}, "loss": 1, "warmup": 2}
+        config["trainer"] = {"warmup_epochs": 1, "patience": patience}
+        stored = {"config": config, "overrides": overrides, "metrics": {}, "seconds": 1}
         (folder / "metrics.json").write_text(json.dumps(stored))
-        (folder / "metrics.csv").write_text(f"epoch,mAP@3\n1,{value - 0.1}\n2,{value}\n3,0.1\n")
-    script("best", tmp_path, monkeypatch=monkeypatch)
-    printed = capsys.readouterr().out
-    assert printed.strip().endswith("python train.py loss=tkpr_a2 loss.k=3")
+        lines = zip(range(1, 4), measures.split(), losses.split(), strict=True)
+        text = "".join(f"{epoch},{value},{loss}\n" for epoch, value, loss in lines)
+        (folder / "metrics.csv").write_text(f"epoch,mAP@3,train_loss\n{text}")
+    script("best", tmp_path, "--monitor", monitor, monkeypatch=monkeypatch)
+    assert capsys.readouterr().out.strip().endswith(command)
+    with pytest.raises(ValueError, match="no measure 'speed'"):
+        script("best", tmp_path, "--monitor", "speed", monkeypatch=monkeypatch)
+    (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="no finished run on a held-out split"):
-        script("best", tmp_path / "k2" / "nothing", monkeypatch=monkeypatch)
+        script("best", tmp_path / "empty", monkeypatch=monkeypatch)

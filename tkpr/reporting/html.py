@@ -1,9 +1,9 @@
 """One HTML page with the tables and figures of a set of runs; needs no network."""
 
 import base64
-import html
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from matplotlib.figure import Figure
@@ -11,77 +11,78 @@ from matplotlib.figure import Figure
 from tkpr.metrics import title as measure_title
 from tkpr.reporting import tables
 from tkpr.reporting.figures import cases, consistency, ranks, sensitivity
+from tkpr.reporting.figures.consistency import row_consistency
 from tkpr.reporting.figures.style import shown
+from tkpr.reporting.formats import to_html
+from tkpr.reporting.page import render
 from tkpr.reporting.paper_numbers import table_names
 from tkpr.reporting.rows import Run, is_ours, of_table, rows_in_paper_order
-
-STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 75rem;
-       color: #1a1a1a; background: #fff; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; overflow-wrap: anywhere; }
-h3 { font-size: 1rem; } nav li, .notes { font-size: 0.875rem; }
-.scroll { overflow-x: auto; border: 1px solid #ddd; }
-table { border-collapse: collapse; font-size: 0.8125rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.25rem 0.5rem; white-space: nowrap; text-align: right; }
-th:first-child, td:first-child { position: sticky; left: 0; background: #fff; text-align: left; }
-th { border-bottom: 2px solid #333; } tbody tr:nth-child(odd) td { background: #f6f6f6; }
-th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid #1f4fd8; }
-th[aria-sort=ascending] button::after { content: " \\25b2"; }
-th[aria-sort=descending] button::after { content: " \\25bc"; }
-figure { margin: 1.5rem 0; } figure img { max-width: 100%; height: auto; }
-figcaption { font-size: 0.875rem; color: #444; } summary { cursor: pointer; padding: 0.5rem 0; }
-"""
-
-SORT = """
-for (const table of document.querySelectorAll("table.sortable")) {
-  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
-  heads.forEach((head, column) => {
-    const button = document.createElement("button");
-    button.append(...head.childNodes);
-    head.append(button);
-    button.addEventListener("click", () => {
-      const down = head.getAttribute("aria-sort") !== "descending";
-      heads.forEach((other) => other.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const key = (row) => row.cells[column].textContent.trim();
-      const order = (a, b) => {
-        const x = parseFloat(key(a)), y = parseFloat(key(b));
-        if (isNaN(x) !== isNaN(y)) return isNaN(x) ? 1 : -1;
-        const value = isNaN(x) ? key(b).localeCompare(key(a)) : y - x;
-        return down ? value : -value;
-      };
-      body.append(...[...body.rows].sort(order));
-    });
-  });
-}
-"""
+from tkpr.runs.plan import Budget
 
 
-def build_report(runs: Sequence[Run], *, title: str = "Results") -> str:
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: a table or a sensitivity experiment at a budget.
+
+    Attributes:
+        title: its heading.
+        figures: each with its caption and its PNG in base64.
+        table: HTML, or None for a sensitivity experiment, as are the next two.
+        beside: the same with the paper's numbers.
+        consistency: Kendall's tau per row.
+        notes: below the table.
+    """
+
+    title: str
+    figures: list[dict[str, str]]
+    table: str | None = None
+    beside: str | None = None
+    consistency: str | None = None
+    notes: Sequence[str] = ()
+
+
+def build_report(
+    runs: Sequence[Run], budgets: Mapping[str, Budget], *, title: str = "Results"
+) -> str:
     """Return the page.
 
     Args:
         runs: finished runs; those that belong to no table or sensitivity experiment are counted
             but not shown.
+        budgets: what is known of them, by name.
         title: the heading.
     """
-    groups = sections(runs)
-    parts = [f"<h1>{html.escape(title)}</h1>", summary(runs)]
-    links = "".join(f'<li><a href="#{t}-{b}">{t}, budget {b}</a></li>' for t, b in groups)
-    parts.append(f"<nav><ul>{links}</ul></nav>")
-    for table, budget in groups:
-        parts.append(f'<section id="{table}-{budget}"><h2>{table}, budget {budget}</h2>')
-        here = of_table(runs, table, budget)
-        if table in table_names():
-            parts += [table_part(runs, table, budget), consistency_table(here)]
-        parts += [figure_part(*drawn) for drawn in draw_figures(table, here)]
-        parts.append("</section>")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>\n"
-        f"<body>{''.join(parts)}<script>{SORT}</script></body></html>\n"
+    page = render(
+        "report.html",
+        title=title,
+        count=len(runs),
+        took=timedelta(seconds=round(sum(run.seconds for run in runs))),
+        held_out=sum(run.held_out for run in runs),
+        sections=[
+            build_section(runs, table, budgets.get(budget, Budget(budget)))
+            for table, budget in sections(runs)
+        ],
+    )
+    return str(page)
+
+
+def build_section(runs: Sequence[Run], table: str, budget: Budget) -> Section:
+    """Collect the table and the figures of a section."""
+    here = of_table(runs, table, budget.name)
+    title = f"{table}, budget {budget.name}"
+    figures = [encode(*drawn) for drawn in draw_figures(table, here)]
+    if table not in table_names():
+        return Section(title, figures)
+    collected = tables.collect(runs, table, budget)
+    taus = {row: row_consistency(group) for row, group in rows_in_paper_order(here).items()}
+    lines = [[(row, ""), (f"{tau:.3f}", "")] for row, tau in taus.items()]
+    return Section(
+        title,
+        figures,
+        table=to_html(collected, sortable=True),
+        beside=to_html(collected, paper=True),
+        consistency=render("table.html", heads=["method", "mean tau"], rows=lines, sortable=True),
+        notes=collected.notes,
     )
 
 
@@ -94,47 +95,6 @@ def sections(runs: Sequence[Run]) -> list[tuple[str, str]]:
     }
     order = {name: place for place, name in enumerate(table_names())}
     return sorted(found, key=lambda key: (order.get(key[0], len(order)), key))
-
-
-def summary(runs: Sequence[Run]) -> str:
-    """How many runs there are and how long they took."""
-    held_out = sum(run.held_out for run in runs)
-    took = timedelta(seconds=round(sum(run.seconds for run in runs)))
-    return (
-        f"<p>{len(runs)} finished runs, {took} of training in all; {held_out} of them on a "
-        "held-out part of the training set, to choose settings, which the tables leave out. "
-        "Click on the head of a column to sort.</p>"
-    )
-
-
-def table_part(runs: Sequence[Run], table: str, budget: str) -> str:
-    """A table, and below it, folded away, the same beside the paper's numbers."""
-    collected = tables.collect(runs, table, budget)
-    mine = tables.to_html(collected).replace('class="results"', 'class="results sortable"')
-    head, _, notes = mine.partition("</table>")
-    beside = tables.to_html(collected, paper=True, suffix="paper").partition("</table>")[0]
-    return (
-        f'<div class="scroll">{head}</table></div>{notes}'
-        "<details><summary>Beside the paper's numbers</summary>"
-        f'<div class="scroll">{beside}</table></div></details>'
-    )
-
-
-def consistency_table(runs: Sequence[Run]) -> str:
-    """Kendall's tau between the measures' epoch curves, one number per row."""
-    rows = rows_in_paper_order(runs)
-    lines = "".join(
-        f"<tr><td>{html.escape(row)}</td><td>{consistency.row_consistency(group):.3f}</td></tr>"
-        for row, group in rows.items()
-    )
-    return (
-        "<h3>How consistent are the measures when this loss is optimized?</h3>"
-        "<p class='notes'>Kendall's tau between the epoch curves of two measures, after the "
-        "warm-up, averaged over all pairs of the fifteen measures. 1: they all rise and fall "
-        "together.</p>"
-        '<div class="scroll"><table class="sortable"><thead><tr><th>method</th>'
-        f"<th>mean tau</th></tr></thead><tbody>{lines}</tbody></table></div>"
-    )
 
 
 def draw_figures(table: str, runs: Sequence[Run]) -> list[tuple[str, Figure]]:
@@ -177,16 +137,12 @@ def draw_figures(table: str, runs: Sequence[Run]) -> list[tuple[str, Figure]]:
     return drawn
 
 
-def figure_part(caption: str, figure: Figure) -> str:
-    """A figure inside the page, with its caption."""
+def encode(caption: str, figure: Figure) -> dict[str, str]:
+    """A figure as the page needs it."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=130)
     data = base64.b64encode(buffer.getvalue()).decode()
-    text = html.escape(plain(caption))
-    return (
-        f'<figure><img alt="{text}" src="data:image/png;base64,{data}">'
-        f"<figcaption>{text}</figcaption></figure>"
-    )
+    return {"caption": plain(caption), "png": data}
 
 
 def plain(text: str) -> str:

@@ -1,5 +1,6 @@
 """Finished runs as rows of a table: grouped by settings, averaged over seeds, ranked."""
 
+import csv
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ class Run:
     config: dict[str, Any]
     metrics: dict[str, float]
     seconds: float
+    overrides: list[str]
 
     @property
     def row(self) -> str | None:
@@ -39,8 +41,27 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that makes it another experiment: not the seed, nor where it was computed."""
+        """What identifies the experiment: neither the seed nor the machine."""
         return experiment_settings(self.config)
+
+    def history(self) -> list[dict[str, float]]:
+        """The rows of its metrics.csv, one per epoch."""
+        file = self.folder / "metrics.csv"
+        if not file.is_file():
+            raise FileNotFoundError(f"no {file}: the run has no record of its epochs")
+        try:
+            with file.open(newline="") as lines:
+                table = [
+                    {name: float(value) for name, value in row.items()}
+                    for row in csv.DictReader(lines)
+                ]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{file} is damaged ({error}): delete the run and repeat it"
+            ) from error
+        if not table:
+            raise ValueError(f"{file} is empty: delete the run and repeat it")
+        return table
 
 
 def load_runs(root: Path) -> list[Run]:
@@ -55,7 +76,14 @@ def load_runs(root: Path) -> list[Run]:
     for file in sorted(root.rglob("metrics.json")):
         try:
             record = json.loads(file.read_text())
-            runs.append(Run(file.parent, record["config"], record["metrics"], record["seconds"]))
+            run = Run(
+                folder=file.parent,
+                config=record["config"],
+                metrics=record["metrics"],
+                seconds=record["seconds"],
+                overrides=record.get("overrides", []),
+            )
+            runs.append(run)
         except (ValueError, KeyError) as error:
             raise ValueError(f"{file} was not written by train.py: {error!r}") from error
     return runs

@@ -48,6 +48,7 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
     Raises:
         InUse: where another process, or another group of them, is at work on the folder.
     """
+    cfg = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "plan"])
     check(cfg)
     settle(cfg)
     folder = Path(cfg.run_dir)

@@ -28,10 +28,9 @@ def usual(rows: dict[str, list[Run]]) -> dict[str, list[Run]]:
 
 def epoch_curves(run: Run, measures: Sequence[str] | None = None) -> pd.DataFrame:
     """The measures after each epoch of a run, by epoch, counted from 1."""
-    file = run.folder / "metrics.csv"
-    if not file.is_file():
-        raise FileNotFoundError(f"no {file}: the run has no record of its epochs")
-    return pd.read_csv(file, index_col="epoch")[list(measures or measure_names(scopes=["image"]))]
+    table = pd.DataFrame(run.history())
+    table = table.set_index(table["epoch"].astype(int))
+    return table[list(measures or measure_names(scopes=["image"]))]
 
 
 def normalise(curves: pd.DataFrame) -> pd.DataFrame:
