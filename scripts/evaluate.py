@@ -29,10 +29,9 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
 
     from tkpr import atomic
-    from tkpr.metrics import evaluate
     from tkpr.runs.run import build_data, table
     from tkpr.runs.saved_model import load_model, reconfigure
-    from tkpr.training.predict import fabric_on, predict
+    from tkpr.training.predict import fabric_on, measure, predict, what_to_keep
 
     trained = load_model(arguments.run)
     cfg = reconfigure(trained.cfg, ROOT / "configs", arguments.overrides)
@@ -42,15 +41,15 @@ def main() -> None:
             f"the model knows {len(trained.class_names)} classes ({trained.class_names[0]}, ...), "
             f"the data set has {len(data.class_names)} ({data.class_names[0]}, ...)"
         )
-    logits = predict(
+    outputs = predict(
         trained.model,
         data.test,
         data.finish,
         fabric_on(arguments.device),
         batch_size=arguments.batch_size,
+        **what_to_keep(data.test, arguments.ks),
     )
-    readable = ~data.test.unreadable
-    measured = evaluate(logits[readable], data.test.targets[readable], arguments.ks)
+    measured = measure(data, outputs, arguments.ks)
     print(table(measured))
     if unreadable := int(data.test.unreadable.sum()):
         print(f"\n{unreadable} of {len(data.test)} images cannot be read and are left out")

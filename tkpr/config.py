@@ -50,6 +50,11 @@ def build(
         kwargs |= {
             name: value for name, value in facts.items() if name in wanted and name not in cfg
         }
+        if "train_targets" in wanted and "train_targets" not in facts:
+            raise ValueError(
+                f"{cfg._target_} needs the matrix of all labels, which a sparse data set lacks: "
+                "choose another loss"
+            )
     try:
         return hydra.utils.instantiate(cfg, *args, **kwargs)
     except InstantiationException as error:

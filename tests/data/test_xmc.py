@@ -12,10 +12,11 @@ from sklearn.datasets import load_svmlight_file
 from tests.data.miniature import TEST, TRAIN, make_xmc
 from tkpr.data.dataset import Split, checksum
 from tkpr.data.sparse import SparseDataset
-from tkpr.data.xmc import load_xmc, read_samples
+from tkpr.data.xmc import load_xmc, read_samples, write_samples
 from tkpr.losses import TKPR, LabelLists
 from tkpr.models.sparse_linear import SparseLinear
 
+PLAIN = {"split": 0, "normalise": False, "a": 0.55, "b": 1.5}
 PARTS = {"train": TRAIN, "test": TEST}
 
 
@@ -40,7 +41,7 @@ def test_features_and_labels(tmp_path, packed):
         for path in list(root.iterdir()):
             (root / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
             path.unlink()
-    data = load_xmc(root, name="mini", split=0)
+    data = load_xmc(root, name="mini", **PLAIN)
     assert data.class_names == ["0", "1", "2", "3", "4"]
     for part, count in PARTS.items():
         split = getattr(data, part)
@@ -57,7 +58,7 @@ def test_features_and_labels(tmp_path, packed):
 @pytest.mark.parametrize("split", [0, 1])
 def test_split_files(tmp_path, split):
     root = make_xmc(tmp_path / "xmc", split_files=True)
-    data = load_xmc(root, name="mini", split=split)
+    data = load_xmc(root, name="mini", **PLAIN | {"split": split})
     features, targets = by_scikit_learn(root / "mini_data.txt", tmp_path)
     for part, found in (("tr", data.train), ("tst", data.test)):
         lines = (root / f"mini_{part}Split.txt").read_text().splitlines()
@@ -140,7 +141,26 @@ def test_bad_split_files(tmp_path, name, text, message):
     (root / f"mini_{name}.txt").write_text(text)
     number = TRAIN + TEST
     with pytest.raises(ValueError, match=message.replace("to 9", f"to {number}")):
-        load_xmc(root, name="mini", split=1)
+        load_xmc(root, name="mini", **PLAIN | {"split": 1})
+
+
+def test_features_of_length_one(tmp_path):
+    root = make_xmc(tmp_path)
+    raw, unit = (
+        load_xmc(root, name="mini", **PLAIN | {"normalise": choice}).test.inputs.toarray()
+        for choice in (False, True)
+    )
+    np.testing.assert_allclose(unit, raw / np.linalg.norm(raw, axis=1, keepdims=True), rtol=1e-6)
+
+
+def test_what_is_written_is_read(tmp_path):
+    split = load_xmc(make_xmc(tmp_path), name="mini", **PLAIN).train
+    dense = Split(split.inputs.toarray(), split.targets.toarray(), split.ids)
+    for number, part in enumerate((split, dense)):
+        write_samples(tmp_path / f"{number}.txt", part)
+        again = read_samples(tmp_path / f"{number}.txt")
+        assert (again.inputs != split.inputs).nnz == 0
+        assert checksum(again.targets) == checksum(split.targets)
 
 
 def test_a_sample_in_both_parts_is_refused(tmp_path):
@@ -148,7 +168,7 @@ def test_a_sample_in_both_parts_is_refused(tmp_path):
     (root / "mini_trSplit.txt").write_text("1\n2\n")
     (root / "mini_tstSplit.txt").write_text("3\n2\n")
     with pytest.raises(ValueError, match=r"tstSplit.txt, line 2: sample 2 is in .*trSplit.txt too"):
-        load_xmc(root, name="mini", split=0)
+        load_xmc(root, name="mini", **PLAIN)
 
 
 def test_parts_of_different_sizes_are_refused(tmp_path):
@@ -158,14 +178,14 @@ def test_parts_of_different_sizes_are_refused(tmp_path):
         body = "".join(f"0 {row}:1\n" for row in range(TEST))
         path.write_text(f"{TEST} {size}\n{body}")
         with pytest.raises(ValueError, match=rf"mini_test.txt, line 1: {what}, .*train.txt has"):
-            load_xmc(root, name="mini", split=0)
+            load_xmc(root, name="mini", **PLAIN)
     with pytest.raises(FileNotFoundError, match=r"there is no file .*other_data.txt"):
-        load_xmc(root, name="other", split=0)
+        load_xmc(root, name="other", **PLAIN)
 
 
 def test_batches(tmp_path):
     """Bags and lists of a batch are the rows of the matrices, also for rows without labels."""
-    split = load_xmc(make_xmc(tmp_path), name="mini", split=0).train
+    split = load_xmc(make_xmc(tmp_path), name="mini", **PLAIN).train
     rows = [3, 1, 0]
     bags, lists, index = SparseDataset(split).__getitems__(rows)
     assert index.tolist() == rows
@@ -192,7 +212,7 @@ def test_a_row_without_features_has_the_bias_as_logits():
 
 
 def test_checksums_tell_sparse_labels_apart(tmp_path):
-    targets = load_xmc(make_xmc(tmp_path), name="mini", split=0).train.targets
+    targets = load_xmc(make_xmc(tmp_path), name="mini", **PLAIN).train.targets
     assert checksum(targets) == checksum(targets.copy())
     assert checksum(targets) != checksum(targets[::-1])
     assert checksum(targets) != checksum(targets[:, ::-1].tocsr())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 
@@ -19,8 +20,12 @@ from tkpr.data.features import FeatureDataset
 from tkpr.data.files import absolute
 from tkpr.data.images import ImageDataset
 from tkpr.data.labels import freeze_labels
+from tkpr.data.sparse import SparseDataset
 from tkpr.data.splits import holdout as hold_out
 from tkpr.data.transforms import ImagePipeline
+from tkpr.metrics import inverse_propensities
+
+Samples = ImageDataset | FeatureDataset | SparseDataset
 
 
 @dataclass(frozen=True)
@@ -33,24 +38,26 @@ class TrainingData:
         finish: converts a batch of inputs from the loader for the network (uint8 pixels to
             float32); applied on the device.
         class_names: the names of the classes.
-        train_targets: the observed labels, uint8 ``[N, C]``.
+        train_targets: the observed labels, uint8 ``[N, C]``, sparse for a sparse data set.
         clean_targets: all labels of the same samples, uint8 ``[N, C]``.
         counts: numbers for the record of a run, such as ``train_images``.
+        inverse_propensities: how much each label counts in propensity-scored measures, ``[C]``.
     """
 
-    train: ImageDataset | FeatureDataset
-    test: ImageDataset | FeatureDataset
+    train: Samples
+    test: Samples
     finish: nn.Module
     class_names: list[str]
-    train_targets: np.ndarray
-    clean_targets: np.ndarray
+    train_targets: np.ndarray | csr_array
+    clean_targets: np.ndarray | csr_array
     counts: dict[str, int | str]
+    inverse_propensities: Tensor | None = None
 
 
 def assemble(
     data: MultiLabelData,
     *,
-    labels: Callable[[Split], np.ndarray],
+    labels: Callable[[Split], np.ndarray | csr_array],
     pipeline: ImagePipeline,
     holdout: float = 0.0,
     holdout_seed: int = 1200,
@@ -87,7 +94,8 @@ def assemble(
         >>> images.shape, targets.shape, index
         (torch.Size([4, 3, 64, 64]), torch.Size([4, 10]), tensor([0, 1, 2, 3]))
     """
-    in_rows = isinstance(data.train.inputs, np.ndarray) and data.train.inputs.ndim == 2
+    inputs = data.train.inputs
+    in_rows = isinstance(inputs, np.ndarray | csr_array) and inputs.ndim == 2
     if in_rows != (pipeline.size is None):
         kind, right = ("features", "transform=none") if in_rows else ("images", "transform=asl")
         raise ValueError(f"the data set holds {kind}: use {right}")
@@ -101,8 +109,10 @@ def assemble(
 
     def dataset(
         split: Split, rows: np.ndarray | None, *, augment: Callable[[Tensor], Tensor] | None = None
-    ) -> ImageDataset | FeatureDataset:
+    ) -> Samples:
         part = split if rows is None else split.subset(rows)
+        if isinstance(part.inputs, csr_array):
+            return SparseDataset(part)
         if pipeline.size is None:
             return FeatureDataset(part)
         cache = None
@@ -126,8 +136,13 @@ def assemble(
 
     train = dataset(seen, rows, augment=pipeline.augment)
     test = dataset(data.test, None) if held is None else dataset(data.train, held)
-    clean, test_targets = data.train.targets[rows], test.targets.numpy().astype(np.uint8)
+    clean = data.train.targets[rows]
+    test_targets = data.test.targets if held is None else data.train.targets[held]
     _check_labels(data.class_names, observed[rows], test_targets)
+    weights = None
+    if data.propensity is not None:
+        a, b = data.propensity
+        weights = inverse_propensities(clean.sum(axis=0), len(rows), a=a, b=b)
     return TrainingData(
         train=train,
         test=test,
@@ -140,29 +155,32 @@ def assemble(
             "train_images": len(train),
             "train_labels": int(observed[rows].sum()),
             "train_labels_all": int(clean.sum()),
-            "train_without_label": int((~clean.any(axis=1)).sum()),
+            "train_without_label": int((clean.sum(axis=1) == 0).sum()),
             "train_checksum": checksum(observed[rows]),
             "test_images": len(test),
             "test_labels": int(test_targets.sum()),
-            "test_without_label": int((~test_targets.any(axis=1)).sum()),
+            "test_without_label": int((test_targets.sum(axis=1) == 0).sum()),
             "test_checksum": checksum(test_targets),
         },
+        inverse_propensities=weights,
     )
 
 
-def _check_labels(class_names: list[str], train: np.ndarray, test: np.ndarray) -> None:
+def _check_labels(
+    class_names: list[str], train: np.ndarray | csr_array, test: np.ndarray | csr_array
+) -> None:
     """Refuse data on which nothing can be learnt or measured."""
     if len(class_names) < 2:
         raise ValueError(f"the data set has one class, {class_names[0]!r}: ranking needs two")
     for name, targets in (("training", train), ("test", test)):
-        if not len(targets):
+        if not targets.shape[0]:
             raise ValueError(f"the {name} set is empty")
-        if not targets.any():
-            raise ValueError(f"not one of the {len(targets):,} {name} samples has a label")
+        if not targets.sum():
+            raise ValueError(f"not one of the {targets.shape[0]:,} {name} samples has a label")
 
 
 def loader(
-    dataset: ImageDataset | FeatureDataset,
+    dataset: Samples,
     *,
     batch_size: int,
     sampler: Sampler[int] | None = None,
@@ -170,7 +188,9 @@ def loader(
     pin_memory: bool = False,
     drop_last: bool = False,
 ) -> DataLoader:
-    """Return batches (inputs, targets float32 ``[B, C]``, index int64 ``[B]``) of a data set.
+    """Return batches (inputs, targets, index int64 ``[B]``) of a data set.
+
+    Targets are float32 ``[B, C]``, or lists of labels of a sparse data set.
 
     The data set collates whole batches itself. Workers persist across epochs; call the data set's
     ``set_epoch`` before each epoch.

@@ -3,7 +3,7 @@
 import hashlib
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,20 @@ class Split:
 
 @dataclass(frozen=True)
 class MultiLabelData:
-    """A data set: class names in the order of the columns, a training and a test split."""
+    """A data set: class names in the order of the columns, a training and a test split.
+
+    Attributes:
+        class_names: one per column of the targets.
+        train: the training split.
+        test: the test split.
+        propensity: A and B of the chance that a relevant label is observed
+            (:mod:`tkpr.metrics.propensity`); None: labels are not missing in this way.
+    """
 
     class_names: list[str]
     train: Split
     test: Split
+    propensity: tuple[float, float] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         names = self.class_names
@@ -83,7 +92,7 @@ class MultiLabelData:
         parts = [
             split.subset(np.arange(min(size, len(split)))) for split in (self.train, self.test)
         ]
-        return MultiLabelData(self.class_names, *parts)
+        return MultiLabelData(self.class_names, *parts, propensity=self.propensity)
 
 
 def checksum(targets: np.ndarray | csr_array) -> str:

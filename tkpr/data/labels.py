@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from tkpr import atomic
 from tkpr.data.dataset import Split, checksum
@@ -16,8 +17,8 @@ from tkpr.data.files import absolute, is_number, read_arrays, read_lines
 from tkpr.data.nuswide_concepts import CONCEPTS, LIST_ORDER
 
 
-def full(split: Split) -> np.ndarray:
-    """Return all labels, uint8 ``[N, C]``.
+def full(split: Split) -> np.ndarray | csr_array:
+    """Return all labels, uint8 ``[N, C]``, sparse where those of the data set are.
 
     Example:
         >>> full(Split(["a.jpg"], np.array([[1, 0]], dtype=np.uint8), ["a"]))
@@ -52,6 +53,7 @@ def single_positive(
         array([[1, 0, 0],
                [0, 1, 0]], dtype=uint8)
     """
+    _require_dense(split, "single_positive")
     observed = np.zeros_like(split.targets)
     if list_file is not None:
         kept = _listed(split, absolute(list_file), index_order)
@@ -84,6 +86,7 @@ def partial(split: Split, *, share: float, seed: int) -> np.ndarray:
     """
     if not 0 < share <= 1:
         raise ValueError(f"the share of labels to keep must be above 0 and at most 1; got {share}")
+    _require_dense(split, "partial")
     rows, columns = np.nonzero(split.targets)
     order = np.random.RandomState(seed).permutation(len(rows))
     # reorder so that the first label of each row precedes all others
@@ -95,12 +98,18 @@ def partial(split: Split, *, share: float, seed: int) -> np.ndarray:
     return observed
 
 
-def freeze_labels(path: Path, observed: np.ndarray, ids: Sequence[str]) -> None:
+def _require_dense(split: Split, name: str) -> None:
+    if isinstance(split.targets, csr_array):
+        raise ValueError(f"labels={name} cannot draw from lists of labels: use labels=full")
+
+
+def freeze_labels(path: Path, observed: np.ndarray | csr_array, ids: Sequence[str]) -> None:
     """Write the observed labels to ``path``; if it exists, it must hold the same labels.
 
     Args:
         path: an ``.npz`` file with ``observed``, ``ids`` and ``checksum``.
-        observed: the observed labels, uint8 ``[N, C]``.
+        observed: the observed labels, uint8 ``[N, C]``; of a sparse matrix, the rows and columns of
+            the labels are written, int64 ``[2, R]``.
         ids: the names of the samples.
 
     Example:
@@ -112,21 +121,25 @@ def freeze_labels(path: Path, observed: np.ndarray, ids: Sequence[str]) -> None:
         Traceback (most recent call last):
         ValueError: ...observed_labels.npz holds other labels (checksum ...
     """
+    labels = observed
+    if isinstance(observed, csr_array):
+        labels = np.stack(observed.sorted_indices().nonzero()).astype(np.int64)
     if path.exists():
         try:
-            stored = read_arrays(path, ["observed", "ids"])
+            stored = read_arrays(path, ["observed", "ids", "checksum"])
             before, names = stored["observed"], stored["ids"].tolist()
+            digest = str(stored["checksum"])
         except Exception as error:  # a damaged archive can raise almost anything
             raise ValueError(f"{path} cannot be read ({error}): delete it") from error
-        if not (np.array_equal(before, observed) and names == list(ids)):
+        if not (np.array_equal(before, labels) and names == list(ids)):
             raise ValueError(
-                f"{path} holds other labels (checksum {checksum(before)}) than those drawn "
+                f"{path} holds other labels (checksum {digest}) than those drawn "
                 f"now ({checksum(observed)}); use that run's settings or another folder"
             )
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {
-        "observed": observed,
+        "observed": labels,
         "ids": np.array(ids),
         "checksum": np.array(checksum(observed)),
     }

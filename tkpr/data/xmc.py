@@ -10,18 +10,22 @@ sparse matrices; no dense one is ever made.
 """
 
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from scipy.sparse import csr_array
 
+from tkpr import atomic
 from tkpr.data.dataset import MultiLabelData, Split
 from tkpr.data.files import dataset_root, find_file, is_number, raw_lines
 
 HOW_TO_GET = "data/README.md says where the files come from"
 
 
-def load_xmc(root: str | Path, *, name: str, split: int) -> MultiLabelData:
+def load_xmc(
+    root: str | Path, *, name: str, split: int, normalise: bool, a: float, b: float
+) -> MultiLabelData:
     """Read ``<name>_train.txt`` and ``<name>_test.txt``, or ``<name>_data.txt`` with split files.
 
     The repository has two forms: a training and a test file, or one file of all samples, with
@@ -32,8 +36,12 @@ def load_xmc(root: str | Path, *, name: str, split: int) -> MultiLabelData:
         root: the folder with the files.
         name: the name of the data set, for instance ``bibtex``.
         split: the column of the split files, from 0; not used with a training and a test file.
+        normalise: divide the features of each sample by their Euclidean norm.
+        a: A of the propensities (:mod:`tkpr.metrics.propensity`).
+        b: B.
 
-    >>> load_xmc("data/xmc", name="bibtex", split=0)  # doctest: +SKIP
+    >>> load_xmc("data/xmc", name="bibtex", split=0, normalise=True, a=0.55, b=1.5)
+    ... # doctest: +SKIP
     MultiLabelData(class_names=['0', '1', ...
     """
     folder = dataset_root(root, how_to_get=HOW_TO_GET)
@@ -57,7 +65,10 @@ def load_xmc(root: str | Path, *, name: str, split: int) -> MultiLabelData:
                 f"{files[1]}, line {line + 1}: sample {unseen[line] + 1} is in {files[0]} too"
             )
         train, test = whole.subset(seen), whole.subset(unseen)
-    return MultiLabelData([str(label) for label in range(train.targets.shape[1])], train, test)
+    if normalise:
+        train, test = (unit_rows(part) for part in (train, test))
+    names = [str(label) for label in range(train.targets.shape[1])]
+    return MultiLabelData(names, train, test, propensity=(a, b))
 
 
 def read_samples(path: Path) -> Split:
@@ -111,6 +122,45 @@ def read_samples(path: Path) -> Split:
     inputs = _matrix(path, "feature", ids, feature_ends, weights, size[1])
     name = path.name.removesuffix(".gz").removesuffix(".txt")
     return Split(inputs, targets, [f"{name}:{row}" for row in range(found)])
+
+
+def unit_rows(split: Split) -> Split:
+    """Return a split with the features of each sample divided by their norm; 0 stays 0.
+
+    >>> features = csr_array(np.array([[3, 4], [0, 0]], dtype=np.float32))
+    >>> targets = csr_array(np.eye(2, dtype=np.uint8))
+    >>> unit_rows(Split(features, targets, ["a", "b"])).inputs.toarray()
+    array([[0.6, 0.8],
+           [0. , 0. ]], dtype=float32)
+    """
+    inputs: csr_array = split.inputs
+    norms = np.sqrt(inputs.multiply(inputs).sum(axis=1, dtype=np.float64))
+    lengths = np.repeat(norms, np.diff(inputs.indptr))
+    values = (inputs.data / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    features = csr_array((values, inputs.indices, inputs.indptr), shape=inputs.shape)
+    return replace(split, inputs=features)
+
+
+def write_samples(path: Path, split: Split) -> None:
+    """Write a split with dense or sparse features and labels as a file of this format.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "mini_train.txt"
+    >>> write_samples(path, Split(np.eye(2, 3), np.eye(2, 4, dtype=np.uint8), ["a", "b"]))
+    >>> print(path.read_text())
+    2 3 4
+    0 0:1
+    1 1:1
+    <BLANKLINE>
+    """
+    inputs, targets = csr_array(split.inputs), csr_array(split.targets)
+    lines = [f"{len(split)} {inputs.shape[1]} {targets.shape[1]}\n"]
+    for row in range(len(split)):
+        part = slice(*inputs.indptr[row : row + 2])
+        labels = ",".join(map(str, targets.indices[slice(*targets.indptr[row : row + 2])]))
+        pairs = zip(inputs.indices[part], inputs.data[part], strict=True)
+        lines.append(f"{labels} {' '.join(f'{feature}:{value:.9g}' for feature, value in pairs)}\n")
+    atomic.write(path, "".join(lines))
 
 
 def read_split(path: Path, column: int, num_samples: int) -> np.ndarray:

@@ -2,9 +2,9 @@
 
 A label is relevant, irrelevant or unknown. The third state is a type, not a number: targets with
 unknown entries are a `PartialLabels`, and a tensor of targets holds 0 and 1 alone. A loss that
-cannot tell unknown from irrelevant refuses the type on every device, without reading a value. A
-number (-1 or NaN) would be seen by the checks on the CPU only, and elsewhere be trained on as an
-irrelevant label.
+cannot tell unknown from irrelevant refuses the type on every device, without reading a value, in
+one sentence. A number (-1 or NaN) would need a look at the values, and where nobody looks, as in
+sums that count the samples of a class, it would pass for a label.
 """
 
 from typing import NamedTuple, Self

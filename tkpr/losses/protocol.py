@@ -20,7 +20,7 @@ moved to the device with it; parameters are optimized along with the model's.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypedDict, runtime_checkable
+from typing import NotRequired, Protocol, TypedDict, runtime_checkable
 
 from torch import Tensor
 
@@ -32,7 +32,7 @@ class TrainStats(TypedDict):
     num_classes: int
     class_counts: Tensor  # observed positives of each class, [C]
     expected_positives: float  # mean number of positives per image in the clean labels
-    train_targets: Tensor  # observed labels, [N, C]
+    train_targets: NotRequired[Tensor]  # observed labels, [N, C]; not of a sparse data set
     num_epochs: int
 
 

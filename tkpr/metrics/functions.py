@@ -189,9 +189,9 @@ def count_empty(targets: Array) -> dict[str, int]:
     >>> count_empty(torch.tensor([[0, 0], [1, 0], [1, 1]]))
     {'rows': 3, 'rows_without_relevant': 1, 'rows_without_irrelevant': 1}
     """
-    num_relevant = torch.as_tensor(targets).sum(1)
+    num_relevant = targets.sum(1)
     return {
-        "rows": len(targets),
+        "rows": targets.shape[0],
         "rows_without_relevant": int((num_relevant == 0).sum()),
         "rows_without_irrelevant": int((num_relevant == targets.shape[1]).sum()),
     }

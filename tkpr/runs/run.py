@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -25,9 +26,9 @@ from torch import nn
 
 from tkpr import atomic
 from tkpr.config import build, build_dataset, epochs_to_train
-from tkpr.data.assemble import TrainingData, assemble
-from tkpr.data.dataset import MultiLabelData
+from tkpr.data.assemble import Samples, TrainingData, assemble
 from tkpr.data.images import ImageDataset
+from tkpr.data.sparse import SparseDataset
 from tkpr.metrics import count_empty
 from tkpr.runs.folder import InUse, claim, log_to
 from tkpr.runs.saved_model import model_facts
@@ -73,9 +74,9 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         trainer = Trainer(cfg, fabric, data, build_model(cfg, data), folder)
         check_against_data(trainer)
         with on_sigterm(trainer.preemption.ask_to_stop):
-            logits = trainer.fit().numpy()
+            outputs = trainer.fit().numpy()
         if fabric.is_global_zero:
-            return write_results(trainer, logits)
+            return write_results(trainer, outputs)
     return None
 
 
@@ -154,7 +155,9 @@ def check_against_data(trainer: Trainer) -> None:
             f"trainer.ks={settings.ks} asks for more labels than the {classes} of the data set: "
             f"set for instance 'trainer.ks=[1,{classes}]'"
         )
-    targets = torch.from_numpy(trainer.data.train_targets[:1]).float()
+    targets: Any = trainer.data.train_targets[:1]
+    targets = targets if isinstance(targets, np.ndarray) else targets.toarray()
+    targets = torch.from_numpy(targets).float()
     sample = (torch.zeros_like(targets), targets, torch.zeros(1, dtype=torch.long))
     for name, loss in zip(("warmup", "loss"), trainer.losses, strict=True):
         if name == "loss" or settings.warmup_epochs:
@@ -176,7 +179,7 @@ def build_data(
     """
     data = build_dataset(cfg.dataset)
     if test_split == "train":
-        data = MultiLabelData(data.class_names, data.train, data.train)
+        data = replace(data, test=data.train)
     if cfg.split.limit:
         data = data.limit(cfg.split.limit)
     return assemble(
@@ -207,21 +210,35 @@ def input_shape(data: TrainingData) -> tuple[int, ...]:
     return tuple(test.inputs.shape[1:])
 
 
-def write_results(trainer: Trainer, logits: np.ndarray) -> dict[str, Any]:
+def prediction_arrays(test: Samples, outputs: np.ndarray) -> dict[str, Any]:
+    """What predictions.npz holds of a test set: logits and targets, or the best labels.
+
+    Args:
+        test: the samples.
+        outputs: what :meth:`Trainer.test` returns.
+    """
+    ids = np.array(test.ids)
+    if isinstance(test, SparseDataset):
+        labels, scores = np.hsplit(outputs, 2)
+        return {"labels": labels.astype(np.int64), "scores": scores, "ids": ids}
+    readable = ~test.unreadable.numpy()
+    targets = test.targets.numpy()[readable]
+    return {"logits": outputs[readable], "targets": targets, "ids": ids[readable]}
+
+
+def write_results(trainer: Trainer, outputs: np.ndarray) -> dict[str, Any]:
     """Write predictions, weights and, last of all, metrics.json, which marks a run as finished."""
     cfg, data, folder = trainer.cfg, trainer.data, trainer.folder
-    readable = ~data.test.unreadable.numpy()
-    targets, ids = data.test.targets.numpy()[readable], np.array(data.test.ids)[readable]
-    logits, names = logits[readable], np.array(data.class_names)
+    arrays = prediction_arrays(data.test, outputs)
+    arrays["class_names"] = np.array(data.class_names)
+    empty = count_empty(arrays.get("targets", data.test.targets))
     unreadable = {
         f"{name}_unreadable": int(part.unreadable.sum())
         for name, part in (("train", data.train), ("test", data.test))
     }
     atomic.write(
         folder / "predictions.npz",
-        lambda file: np.savez_compressed(
-            file, logits=logits, targets=targets, ids=ids, class_names=names
-        ),
+        lambda file: np.savez_compressed(file, **arrays),
     )
     source = (
         trainer.ema.module if trainer.ema and cfg.trainer.eval_weights == "ema" else trainer.module
@@ -244,9 +261,7 @@ def write_results(trainer: Trainer, logits: np.ndarray) -> dict[str, Any]:
         "config": OmegaConf.to_container(cfg, resolve=True),
         "overrides": list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],
         "seed": cfg.seed,
-        "counts": data.counts
-        | unreadable
-        | {"test_" + k: v for k, v in count_empty(targets).items()},
+        "counts": data.counts | unreadable | {f"test_{k}": v for k, v in empty.items()},
         "versions": versions(),
         "commit": commit(),
     }

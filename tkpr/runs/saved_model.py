@@ -29,11 +29,14 @@ NETWORKS = {
     "tkpr.models.efficientnet_lite0.create",
     "tkpr.models.resnet50_v1.create",
 }
-MODELS = NETWORKS | {"tkpr.models.heads.linear", "tkpr.models.heads.mlp", "tkpr.models.tiny.tiny"}
+MODELS = NETWORKS | {
+    *("tkpr.models.heads.linear", "tkpr.models.heads.mlp", "tkpr.models.tiny.tiny"),
+    "tkpr.models.sparse_linear.SparseLinear",
+}
 DATA = {
     *("tkpr.data.arff.load_arff", "tkpr.data.coco.load_coco", "tkpr.data.csv.load_csv"),
     *("tkpr.data.features.load_features", "tkpr.data.mosaic.load_mosaic"),
-    *("tkpr.data.nuswide.load_nuswide", "tkpr.data.voc.load_voc"),
+    *("tkpr.data.nuswide.load_nuswide", "tkpr.data.voc.load_voc", "tkpr.data.xmc.load_xmc"),
     *(f"tkpr.data.labels.{name}" for name in ("full", "partial", "single_positive")),
     *(f"tkpr.data.transforms.{name}" for name in ("asl", "none", "shift", "spml")),
 }
@@ -214,7 +217,9 @@ def load_predictions(folder: Path) -> dict[str, np.ndarray]:
         raise FileNotFoundError(f"no {file}: {folder} is not the folder of a finished run")
     try:
         names = ["logits", "targets", "ids", "class_names"]
-        stored = read_arrays(file, names)
+        stored = read_arrays(file, [*names, "labels"])
+        if "labels" in stored:
+            raise ValueError("it holds the best labels of a sparse data set, not all scores")
         return {name: stored[name] for name in names}
     except Exception as error:  # truncated archives, foreign ones, pickles
         raise ValueError(f"{file} cannot be read as predictions: {error}") from error

@@ -7,13 +7,12 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from tkpr.data.assemble import loader
-from tkpr.data.features import FeatureDataset
-from tkpr.data.images import ImageDataset
+from tkpr.data.assemble import Samples, loader
+from tkpr.losses.label_lists import LabelLists
+from tkpr.models.sparse_linear import Bags
 from tkpr.training.seeding import ResumableSampler
 
-Samples = ImageDataset | FeatureDataset
-Batch = tuple[Tensor, Tensor, Tensor]
+Batch = tuple[Tensor | Bags, Tensor | LabelLists, Tensor]
 
 
 def make_loader(
@@ -72,7 +71,7 @@ def to_device(
         inputs, targets, index = fabric.to_device(batch)
         if len(index):
             inputs = finish(inputs)
-        if inputs.ndim == 4 and not channels_last:
+        if isinstance(inputs, Tensor) and inputs.ndim == 4 and not channels_last:
             inputs = inputs.contiguous()
         yield inputs, targets, index
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tkpr import atomic
 from tkpr.data.assemble import TrainingData
+from tkpr.data.sparse import SparseDataset
 from tkpr.metrics import mean_average_precision, rank_distribution
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,8 @@ class Logbook:
 
         Args:
             history: one row per epoch so far.
-            logits: predictions for the test set after this epoch, ``[N, C]``.
+            logits: predictions for the test set after this epoch, ``[N, C]``; of a sparse data set,
+                its best labels.
             total: the number of epochs planned.
         """
         if not self.enabled:
@@ -64,9 +66,10 @@ class Logbook:
         row, epoch = history[-1], len(history)
         left = (total - epoch) * row["seconds"]
         log.info(
-            "epoch %d/%d  loss %.4f  mAP@%d %.4f  ranking loss %.4f  %.0f images/s  %s left",
+            "epoch %d/%d  loss %.4f  mAP@%d %.4f  %s%.0f images/s  %s left",
             *(epoch, total, row["train_loss"], self.k(row), row[f"mAP@{self.k(row)}"]),
-            *(row["ranking_loss"], row["images_per_second"], clock(left)),
+            f"ranking loss {row['ranking_loss']:.4f}  " if "ranking_loss" in row else "",
+            *(row["images_per_second"], clock(left)),
         )
         self.write_csv(history)
         self.write_board(row, epoch, logits)
@@ -83,14 +86,17 @@ class Logbook:
 
     def write_board(self, row: dict[str, float], epoch: int, logits: Tensor) -> None:
         """Send one epoch to TensorBoard."""
-        board, targets = self.board, self.data.test.targets
+        board, test = self.board, self.data.test
         for name, value in row.items():
             if name in ("train_loss", "lr", "images_per_second"):
                 board.add_scalar(f"train/{name}", value, epoch)
             elif name not in ("epoch", "seconds"):
                 board.add_scalar(f"test/{name}", value, epoch)
-        readable = ~self.data.test.unreadable
-        shown, targets = logits[readable], targets[readable]
+        if isinstance(test, SparseDataset):
+            board.flush()
+            return
+        readable = ~test.unreadable
+        shown, targets = logits[readable], test.targets[readable]
         per_class = mean_average_precision(shown, targets, reduction="none")
         for name, value in zip(self.data.class_names, per_class.tolist(), strict=True):
             if not np.isnan(value):
@@ -99,7 +105,7 @@ class Logbook:
         ranks = np.repeat(np.arange(1, len(counts) + 1), counts.astype(int))
         board.add_histogram("rank_of_relevant_labels", ranks, epoch, bins=len(counts))
         for row_number in readable.nonzero().flatten()[:NUM_IMAGES].tolist():
-            picture, target, _ = self.data.test[row_number]
+            picture, target, _ = test[row_number]
             if picture.ndim == 3:
                 drawn = self.annotate(picture, target, logits[row_number])
                 board.add_image(f"predictions/{row_number}", drawn, epoch)

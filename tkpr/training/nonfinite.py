@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tkpr import atomic
+from tkpr.losses.label_lists import LabelLists
+from tkpr.models.sparse_linear import Bags
 from tkpr.training import state
 
 if TYPE_CHECKING:
@@ -28,8 +30,8 @@ def read_loss(loss: Tensor, logits: Tensor) -> tuple[float, bool]:
 def raise_nonfinite(
     trainer: "Trainer",
     value: float,
-    inputs: Tensor,
-    targets: Tensor,
+    inputs: Tensor | Bags,
+    targets: Tensor | LabelLists,
     index: Tensor,
     logits: Tensor,
 ) -> None:
@@ -43,7 +45,7 @@ def raise_nonfinite(
     names = [trainer.data.train.ids[row] for row in index.tolist()]
     file = trainer.folder / f"bad_batch_rank{fabric.global_rank}.pt"
     content = {
-        **{"inputs": inputs, "targets": targets, "index": index, "ids": names},
+        **{"inputs": plain(inputs), "targets": plain(targets), "index": index, "ids": names},
         **{"logits": logits, "loss_value": value},
         **{"epoch": progress.epoch, "step": progress.step, "seed": list(trainer.step_seed())},
         **{"model": trainer.module.state_dict(), "stage": trainer.stage},
@@ -93,6 +95,13 @@ def on_cpu(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: on_cpu(value) for key, value in tree.items()}
     return tree
+
+
+def plain(batch: Tensor | Bags | LabelLists) -> Tensor | dict[str, Tensor]:
+    """Return what a file without code can hold: a tensor, or tensors by name."""
+    if isinstance(batch, LabelLists):
+        return {"rows": batch.rows, "columns": batch.columns}
+    return batch._asdict() if isinstance(batch, Bags) else batch
 
 
 def advice(folder: Path) -> str:

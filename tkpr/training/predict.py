@@ -1,13 +1,19 @@
 """Prediction: the one pass over a data set that training, evaluation and scripts share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from tkpr.data.assemble import Samples, TrainingData
+from tkpr.data.sparse import SparseDataset
+from tkpr.losses.label_lists import LabelLists
+from tkpr.metrics import best_labels, evaluate, evaluate_top
 from tkpr.training.collectives import all_reduce
-from tkpr.training.loader import Samples, make_loader, to_device
+from tkpr.training.loader import make_loader, to_device
 from tkpr.training.unreadable import UnreadableImages
 
 
@@ -21,6 +27,7 @@ def predict(
     batch_size: int,
     num_workers: int = 0,
     channels_last: bool = False,
+    keep: Callable[[Tensor, Any], Tensor] = lambda outputs, targets: outputs,
     unreadable: UnreadableImages | None = None,
     after_batch: Callable[[], None] = lambda: None,
 ) -> Tensor:
@@ -38,6 +45,7 @@ def predict(
         batch_size: samples per batch and process.
         num_workers: processes that load data.
         channels_last: the memory layout of images.
+        keep: what to keep of the outputs of a batch and its targets, ``[B, C]`` or less.
         unreadable: what a run has logged so far; None: each unreadable image is logged.
         after_batch: called equally often on every rank.
 
@@ -53,10 +61,11 @@ def predict(
     model.to(fabric.device).eval()
     loader = make_loader(dataset, fabric, batch_size=batch_size, num_workers=num_workers)
     found = []
-    for inputs, _, index in to_device(loader, fabric, finish, channels_last=channels_last):
+    for inputs, targets, index in to_device(loader, fabric, finish, channels_last=channels_last):
         if len(index):
             with fabric.autocast():
-                found.append((index, model(inputs).float()))
+                outputs = model(inputs).float()
+            found.append((index, keep(outputs, targets)))
         after_batch()
     most = -(-len(dataset) // (batch_size * fabric.world_size))  # batches of rank 0
     for _ in range(most - len(loader)):
@@ -66,10 +75,43 @@ def predict(
         raise ValueError(f"not one of the {len(dataset)} images can be read")
     width = torch.tensor(max((rows.shape[1] for _, rows in found), default=0))
     width = all_reduce(fabric, width, "max")  # a rank without a batch does not know it
-    outputs = torch.zeros(len(dataset), int(width), device=fabric.device)
+    kept = torch.zeros(len(dataset), int(width), device=fabric.device)
     for index, rows in found:
-        outputs[index] = rows
-    return all_reduce(fabric, outputs).cpu()
+        kept[index] = rows
+    return all_reduce(fabric, kept).cpu()
+
+
+def keep_best(logits: Tensor, targets: LabelLists, *, k: int) -> Tensor:
+    """Keep the k best labels of each row, then their scores, float32 ``[B, 2 k]``.
+
+    Labels are exact up to 2^24. For :func:`predict`, where N C logits are too many.
+
+    >>> keep_best(torch.tensor([[0.5, 2.0, 1.0]]), LabelLists(torch.tensor([[2]])), k=2)
+    tensor([[1., 2., 2., 1.]])
+    """
+    labels, scores = best_labels(logits, targets.dense(logits.shape[1]), k)
+    return torch.cat([labels.float(), scores], dim=1)
+
+
+def what_to_keep(test: Samples, ks: Sequence[int]) -> dict[str, Any]:
+    """The options of :func:`predict` for the test set: all logits, or the best of a sparse set."""
+    return {"keep": partial(keep_best, k=max(ks))} if isinstance(test, SparseDataset) else {}
+
+
+def measure(data: TrainingData, outputs: Tensor, ks: Sequence[int]) -> dict[str, float]:
+    """Return the measures of what was kept for the test set.
+
+    Args:
+        data: of which the test set was predicted.
+        outputs: of :func:`predict` with the options of :func:`what_to_keep`.
+        ks: the cut-offs K.
+    """
+    test = data.test
+    if isinstance(test, SparseDataset):
+        labels, weights = outputs[:, : max(ks)].long(), data.inverse_propensities
+        return evaluate_top(labels, test.targets, ks, inverse_propensities=weights)
+    readable = ~test.unreadable
+    return evaluate(outputs[readable], test.targets[readable], ks)
 
 
 def fabric_on(device: str) -> Fabric:

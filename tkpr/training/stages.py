@@ -2,9 +2,9 @@
 
 import functools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from tkpr.losses.protocol import HasStages
 from tkpr.training.collectives import all_reduce, sync_buffers
@@ -37,7 +37,7 @@ def change_stage(trainer: "Trainer") -> None:
         trainer.set_up()
 
 
-def training_pass(trainer: "Trainer") -> Iterator[tuple[Tensor, Tensor]]:
+def training_pass(trainer: "Trainer") -> Iterator[tuple[Any, Any]]:
     """Yield (inputs, targets) of the training set without training; save or stop where asked."""
     channels_last = trainer.settings.channels_last
     batches = to_device(

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
@@ -16,16 +17,15 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from tkpr.config import build, epochs_to_train
-from tkpr.data.assemble import TrainingData
+from tkpr.data.assemble import Samples, TrainingData
 from tkpr.losses.protocol import SharesState, TrainStats, UpdatesLabels, UsesEpoch
-from tkpr.metrics import evaluate
 from tkpr.training import state
 from tkpr.training.collectives import all_reduce, sync_buffers
-from tkpr.training.loader import Batch, Samples, make_loader, to_device
+from tkpr.training.loader import Batch, make_loader, to_device
 from tkpr.training.logbook import Logbook
 from tkpr.training.nonfinite import check_weights, raise_nonfinite, read_loss
 from tkpr.training.optimizer import parameter_groups
-from tkpr.training.predict import predict
+from tkpr.training.predict import measure, predict, what_to_keep
 from tkpr.training.preemption import Preemption
 from tkpr.training.seeding import seed_everything
 from tkpr.training.selection import first_main_epoch, out_of_patience
@@ -109,9 +109,9 @@ class Trainer:
     # Algorithm 1
 
     def fit(self) -> Tensor:
-        """Train for the epochs that are left; return the logits of the test set, ``[N, C]``.
+        """Train for the epochs that are left; return what was kept of the test set's logits.
 
-        The measures of the last epoch, ``progress.history[-1]``, are of these logits.
+        The measures of the last epoch, ``progress.history[-1]``, are of these numbers.
         """
         progress, logits = self.progress, None
         book = Logbook(self.folder, self.data, progress.history, enabled=self.fabric.is_global_zero)
@@ -235,13 +235,13 @@ class Trainer:
             self.progress.labels_updated = True
 
     def test(self) -> tuple[Tensor, dict[str, float]]:
-        """Return the logits of the test set and their measures."""
-        test = self.data.test
-        logits = self.predict(test, ema=self.settings.eval_weights == "ema")
-        readable = ~test.unreadable
-        return logits, evaluate(logits[readable], test.targets[readable], self.settings.ks)
+        """Return the logits of the test set, the best of a sparse one, and their measures."""
+        test, ks = self.data.test, self.settings.ks
+        ema = self.settings.eval_weights == "ema"
+        outputs = self.predict(test, ema=ema, **what_to_keep(test, ks))
+        return outputs, measure(self.data, outputs, ks)
 
-    def predict(self, dataset: Samples, *, ema: bool) -> Tensor:
+    def predict(self, dataset: Samples, *, ema: bool, **options: Any) -> Tensor:
         """Return fp32 logits ``[N, C]`` of a data set, the same on every rank."""
         model = self.ema.module if ema and self.ema else self.network
         sync_buffers(self.fabric, model)
@@ -255,6 +255,7 @@ class Trainer:
             channels_last=self.settings.channels_last,
             unreadable=self.unreadable,
             after_batch=self.pause_if_asked,
+            **options,
         )
 
     def save(self) -> None:
@@ -325,12 +326,14 @@ def measures(row: dict[str, float]) -> dict[str, float]:
 
 def train_stats(data: TrainingData, num_epochs: int) -> TrainStats:
     """What losses may take as constructor arguments."""
-    targets = torch.from_numpy(data.train_targets)
-    return {
+    targets = data.train_targets
+    stats: TrainStats = {
         "num_samples": targets.shape[0],
         "num_classes": targets.shape[1],
-        "class_counts": targets.sum(0),
+        "class_counts": torch.from_numpy(targets.sum(0).astype(np.int64)),
         "expected_positives": float(data.clean_targets.sum(1).mean()),
-        "train_targets": targets,
         "num_epochs": num_epochs,
     }
+    if isinstance(targets, np.ndarray):
+        stats["train_targets"] = torch.from_numpy(targets)
+    return stats

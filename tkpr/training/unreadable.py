@@ -6,8 +6,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from tkpr.data.assemble import Samples
 from tkpr.training.collectives import all_reduce
-from tkpr.training.loader import Samples
 
 log = logging.getLogger(__name__)
 
