@@ -1,4 +1,4 @@
-"""The commands of README.md, and a small copy of the project in which they take seconds."""
+"""The commands of README.md and docs/, and a small copy of the project where they take seconds."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.data.miniature import CATEGORIES, make_coco, make_csv, make_nuswide, make_voc
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "README.md").read_text()
+PAGES = {path: path.read_text() for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]}
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:python3?|torchrun|tensorboard|pip|pytest|source) [^`]+)`")
 PROGRAMS = {
@@ -91,14 +91,17 @@ def split(text: str, block: int) -> list[Command]:
 
 
 def blocks(language: str) -> list[str]:
-    """The code blocks of one language."""
-    return [text for name, text in FENCE.findall(TEXT) if name == language]
+    """The code blocks of one language, page by page."""
+    return [
+        text for page in PAGES.values() for name, text in FENCE.findall(page) if name == language
+    ]
 
 
 def commands() -> list[Command]:
     """All commands, those of the code blocks first; each of them once in a block."""
     found = [one for number, text in enumerate(blocks("bash")) for one in split(text, number)]
-    found += [one for text in INLINE.findall(FENCE.sub("", TEXT)) for one in split(text, -1)]
+    for page in PAGES.values():
+        found += [one for text in INLINE.findall(FENCE.sub("", page)) for one in split(text, -1)]
     return list(dict.fromkeys(found))
 
 
@@ -116,7 +119,7 @@ class Clone:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.done = folder, set[Command]()
+        self.folder, self.done = folder, set[str]()
         shutil.copy(ROOT / "train.py", folder)
         for name in ("scripts", "configs"):
             shutil.copytree(ROOT / name, folder / name)

@@ -1,4 +1,4 @@
-"""Every command of README.md is run as it stands there, or listed here with the reason why not."""
+"""Every command of README.md and docs/ is run as it is, or listed here with the reason why not."""
 
 import argparse
 import itertools
@@ -18,9 +18,9 @@ from torch.distributed.run import get_args_parser
 from tests.readme_commands import (
     EXTRAS,
     FENCE,
+    PAGES,
     PROGRAMS,
     ROOT,
-    TEXT,
     Clone,
     blocks,
     commands,
@@ -61,6 +61,7 @@ INSTEAD = {
     ".venv/bin/pip install -e '.[dev,efficientnet]'": INSTALLS,
     "pip install -e '.[export]'": INSTALLS,
     "pip install -e '.[efficientnet]'": INSTALLS,
+    "pip install -e '.[sweep]'": INSTALLS,
     "pip install -e '.[dev]' -c constraints.txt": INSTALLS,
     "source .venv/bin/activate": Instead("is for a shell", in_ci='export PATH="$environment/bin'),
     ".venv/bin/pytest -q -n 2": Instead("is what runs this test", in_ci="pytest -q -n 2"),
@@ -136,12 +137,17 @@ def test_commands_are_cut_as_a_shell_would():
     assert words == [("python", "train.py", "-m", "loss.k=range(2,6)", "seed=0,1"), ("a",), ("b",)]
 
 
-def test_the_readme_has_commands():
+def test_the_pages_have_commands():
     assert len(COMMANDS) > 20
     assert len({command.block for command in COMMANDS}) > 5
-    languages = [name for name, _ in FENCE.findall(TEXT)]
-    assert set(languages) <= {"bash", "python", "bibtex"}, "other code blocks are not read here"
-    assert TEXT.count("```") == 2 * len(languages), "a code block without a language is not read"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_code_block_is_read(page):
+    text = PAGES[page]
+    languages = [name for name, _ in FENCE.findall(text)]
+    assert set(languages) <= {"bash", "python", "bibtex", "text"}, "others are not read here"
+    assert text.count("```") == 2 * len(languages), "a code block without a language is not read"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
@@ -156,7 +162,7 @@ def test_it_is_run_or_listed(command):
     assert not shell, f"needs a shell, for {shell[0]}, and is not listed: {command}"
 
 
-def test_what_is_listed_is_in_the_readme():
+def test_what_is_listed_is_on_a_page():
     assert set(INSTEAD) <= {str(command) for command in COMMANDS}
 
 
@@ -276,13 +282,13 @@ def prepare(words, command, clone):
             clone.train_by_name(path)
     if command.script.startswith("scripts/") or re.search(r"[= ](runs|data)/", str(command)):
         for earlier in itertools.takewhile(lambda one: one != command, COMMANDS):
-            if earlier.block == command.block and earlier not in clone.done:
+            if earlier.block == command.block and str(earlier) not in clone.done:
                 execute(earlier, clone)
 
 
 def execute(command, clone):
     """Run a command, or what is listed instead, and look at what it leaves behind."""
-    clone.done.add(command)
+    clone.done.add(str(command))
     told = INSTEAD.get(str(command), Instead("", run=(str(command),)))
     if not told.run:
         return
@@ -315,6 +321,6 @@ RUN = [
 @pytest.mark.slow
 @pytest.mark.parametrize("command", RUN, ids=str)
 def test_it_runs(command, clone):
-    """In a small copy of the project, in the order of the README."""
-    if command not in clone.done:
+    """In a small copy of the project, in the order of the pages."""
+    if str(command) not in clone.done:
         execute(command, clone)
