@@ -181,17 +181,21 @@ def relevant_labels(targets: Tensor) -> Tensor:
     tensor([[ 1,  3],
             [ 2, -1]])
     """
+    relevant = targets if targets.dtype == torch.bool else targets == 1
     if on_host(targets):
-        rows, columns = targets.nonzero(as_tuple=True)
-        counts = torch.bincount(rows, minlength=len(targets))
-        places = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
-        table = columns.new_full((len(targets), int(counts.max())), -1)
-        table[rows, places] = columns
-        return table
+        return torch.from_numpy(_table_by_numpy(relevant))
     num_classes = targets.shape[1]
-    relevant = targets == 1
     # the other labels share a last place, which is cut off
     places = (relevant.cumsum(1) - 1).masked_fill(~relevant, num_classes)
     columns = torch.arange(num_classes, device=targets.device).expand_as(places)
     table = torch.full_like(F.pad(columns, (0, 1)), -1)
     return table.scatter(1, places, columns)[:, :num_classes]
+
+
+def _table_by_numpy(relevant: Tensor) -> np.ndarray:
+    """Return the table of :func:`relevant_labels`, in a fraction of torch's time."""
+    rows, columns = np.divmod(np.flatnonzero(relevant.numpy()), relevant.shape[1])
+    counts = np.bincount(rows, minlength=len(relevant))
+    table = np.full((len(relevant), counts.max()), -1)
+    table[rows, np.arange(len(rows)) - (counts.cumsum() - counts)[rows]] = columns
+    return table

@@ -6,11 +6,12 @@ chunks, so that no tensor of B C numbers exists.
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tkpr.losses.inputs import REDUCTIONS, choose, relevant_labels
+from tkpr.losses.inputs import REDUCTIONS, choose
 from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.tkpr import TKPR
 from tkpr.ranking import on_host
@@ -34,7 +35,7 @@ class ChunkedLinear(nn.Module):
     (torch.Size([2, 5]), torch.Size([2, 5]))
     """
 
-    def __init__(self, in_features: int, num_classes: int, *, chunk: int = 4096) -> None:
+    def __init__(self, in_features: int, num_classes: int, *, chunk: int = 2048) -> None:
         super().__init__()
         if chunk < 1:
             raise ValueError(f"chunk must be at least 1; got {chunk}")
@@ -63,15 +64,15 @@ class ChunkedLinear(nn.Module):
         for start in range(width, len(self.weight), width):
             part = slice(start, start + width)
             new = F.linear(features, self.weight[part], self.bias[part])
+            rows: Tensor | slice = slice(None)
             if on_host(new):
-                # few logits exceed the k-th largest so far; "not below" lets NaN through
-                columns = relevant_labels(~(new <= logits[:, -1:]))
-                found = new.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -torch.inf)
-            else:
-                found, columns = new.topk(min(k, new.shape[1]), dim=1)
-            if columns.shape[1] > 0:
-                logits, order = torch.cat([logits, found], dim=1).topk(k, dim=1)
-                classes = torch.cat([classes, columns + start], dim=1).gather(1, order)
+                # few rows have a logit above their k-th largest so far; "not below" keeps NaN
+                rows = torch.from_numpy(np.flatnonzero(~(new.amax(1) <= logits[:, -1]).numpy()))
+                if len(rows) == 0:
+                    continue
+            found, columns = new[rows].topk(min(k, new.shape[1]), dim=1)
+            logits[rows], order = torch.cat([logits[rows], found], dim=1).topk(k, dim=1)
+            classes[rows] = torch.cat([classes[rows], columns + start], dim=1).gather(1, order)
         return logits, classes
 
     def _check(self, features: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor, LabelLists]:
@@ -127,7 +128,7 @@ class LinearTKPR(ChunkedLinear):
         alpha: int = 2,
         surrogate: str = "square",
         scores: str = "sigmoid",
-        chunk: int = 4096,
+        chunk: int = 2048,
     ) -> None:
         super().__init__(in_features, num_classes, chunk=chunk)
         if scores == "softmax":
@@ -232,7 +233,7 @@ class LinearEntrywise(ChunkedLinear):
         loss: nn.Module,
         *,
         reduction: str = "mean",
-        chunk: int = 4096,
+        chunk: int = 2048,
     ) -> None:
         super().__init__(in_features, num_classes, chunk=chunk)
         choose(reduction, REDUCTIONS, "reduction")
