@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import hydra
-
+from tkpr.runs.compose import compose as compose_words
 from tkpr.runs.run import run
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -21,8 +20,7 @@ SMALL = [
 
 def compose(*overrides, folder):
     """Compose the configuration of ``python train.py run_dir=folder ...``."""
-    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return hydra.compose("train", [f"run_dir={folder}", *overrides])
+    return compose_words(CONFIGS, [f"run_dir={folder}", *overrides])
 
 
 def train(*overrides, folder):

@@ -4,7 +4,6 @@ import inspect
 from functools import cache
 from pathlib import Path
 
-import hydra
 import pytest
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -14,6 +13,7 @@ from omegaconf import OmegaConf
 from tests.expected_recipes import K, expected
 from tkpr.config import build, epochs_to_train, experiment_settings
 from tkpr.reporting.paper_numbers import paper_table, table_names
+from tkpr.runs.compose import compose as compose_words
 from tkpr.runs.plan import find_budget, plan, split_sweep
 from tkpr.runs.run import check
 from tkpr.runs.saved_model import model_facts
@@ -45,8 +45,7 @@ FACTS = {
 @cache
 def compose(*overrides):
     """Compose a configuration, ``hydra`` included; nobody may change it."""
-    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return hydra.compose("train", list(overrides), return_hydra_config=True)
+    return compose_words(CONFIGS, list(overrides), hydra_config=True)
 
 
 def settings(cfg):
@@ -174,7 +173,7 @@ def test_a_budget_treats_all_methods_alike():
         parts = []
         for method in ("role", "ll_r", "tkpr_a2"):
             cfg = OmegaConf.to_container(settings(compose(*words, f"method={method}")))
-            for key in ("loss", "row", "run_dir", "plan"):  # all else is the budget's
+            for key in ("loss", "row", "run_dir", "plan", "recipe"):  # all else is the budget's
                 cfg.pop(key)
             warms_up = cfg["trainer"].pop("warmup_epochs") > 0
             assert warms_up == (method == "tkpr_a2")
@@ -242,10 +241,10 @@ def test_k_of_a_table_fits_the_budget(budget):
     assert compose(*words, "loss.k=3").loss.k == 3
 
 
-def test_without_a_table_k_is_that_of_the_loss():
+def test_without_a_table_k_is_that_of_the_data_set():
     for method in ("tkpr_a1", "tkpr_a2", "tkpr_a3"):
-        cfg = compose(f"method={method}", "run_dir=here")
-        assert cfg.loss.k == OmegaConf.load(CONFIGS / "loss" / f"{method}.yaml").k
+        assert compose(f"method={method}", "run_dir=here").loss.k == 6
+        assert compose(f"method={method}", "dataset=voc2007", "run_dir=here").loss.k == 4
 
 
 def test_features_of_another_file(monkeypatch):

@@ -10,7 +10,6 @@ import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-import hydra
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from torch.distributed.run import get_args_parser
@@ -27,6 +26,7 @@ from tests.readme_commands import (
     extras,
     split,
 )
+from tkpr.runs.compose import compose as compose_words
 
 CI = (ROOT / ".ci" / "run").read_text()
 COMMANDS = commands()
@@ -195,8 +195,7 @@ def combinations(name, words):
 
 
 def compose(name, words):
-    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return hydra.compose(name, words, return_hydra_config=True)
+    return compose_words(ROOT / "configs", words, name=name, hydra_config=True)
 
 
 def choices(words):

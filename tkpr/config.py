@@ -18,8 +18,9 @@ MACHINE_SETTINGS = {
 
 # settings that act through others only, which a run stores as well
 DERIVED_SETTINGS = {
-    *("methods", "methods_on_features", "feature_file", "tkpr_k"),
-    *("sweep.k", "sweep.warmup_epochs"),
+    *("methods", "methods_on_features", "feature_file", "tkpr_k", "tkpr_warmup_epochs"),
+    *("recipe", "auto_recipe", "sweep.k", "sweep.warmup_epochs"),
+    *(f"recipes.{name}" for name in ("full", "single_positive", "partial", "swin", "authors")),
 }
 
 

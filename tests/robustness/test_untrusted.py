@@ -66,7 +66,7 @@ def test_malicious_weights_are_refused(name, proof, tmp_path):
     torch.save({"state_dict": {"conv": Exploit(proof)}}, tmp_path / name)
     with pytest.raises(ValueError, match=f"{name} is not a whole file of plain weights"):
         read_weights(tmp_path / name)
-    settings = ["model=resnet50", "model.model_name=resnet18", "trainer=debug"]
+    settings = ["model=resnet50", "model.model_name=resnet18", "recipe=debug"]
     settings += ["trainer.random_weights=false"]
     with pytest.raises(ValueError, match=f"{name} is not a whole file of plain weights"):
         train(*settings, f"model.checkpoint={tmp_path / name}", folder=tmp_path / "run")

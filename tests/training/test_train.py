@@ -82,7 +82,7 @@ MODELS = {
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_family_trains(model, tmp_path):
-    settings = ["trainer=debug", f"model={model}", "loss=bce"]
+    settings = ["recipe=debug", f"model={model}", "loss=bce"]
     results = train(*settings, "transform.size=32", *MODELS[model], folder=tmp_path)
     assert 0 <= results["metrics"]["mAP@3"] <= 1
 
@@ -98,7 +98,7 @@ def on_features(folder):
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_models_on_features_train(model, tmp_path):
-    settings = [*on_features(tmp_path / "data"), "trainer=debug", f"model={model}"]
+    settings = [*on_features(tmp_path / "data"), "recipe=debug", f"model={model}"]
     assert train(*settings, folder=tmp_path / "run")["metrics"]["mAP@1"] >= 0
 
 
@@ -120,7 +120,7 @@ def test_every_data_set_trains(dataset, tmp_path):
         *(["dataset.cache_dir=null"] if dataset == "coco" else []),
         "model.model_name=resnet18",
         "transform.size=32",
-        "trainer=debug",
+        "recipe=debug",
         "trainer.ks=[1,2]",
         "trainer.monitor=mAP@1",
         "loss.k=2",
@@ -377,7 +377,7 @@ def test_help_lists_every_option_without_loading_torch(tmp_path):
 )
 def test_mistakes_are_answered_in_one_line(word, answer, tmp_path):
     words = ["loss=rank"] if word.startswith("loss.rows") else []
-    done = command(ROOT / "train.py", "trainer=debug", *words, word, cwd=tmp_path)
+    done = command(ROOT / "train.py", "recipe=debug", *words, word, cwd=tmp_path)
     assert done.returncode != 0
     assert answer in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,7 +1,7 @@
 """The command line: run names, and errors as one line that says what to do."""
 
 import difflib
-import hashlib
+import functools
 import inspect
 import os
 import re
@@ -16,28 +16,11 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from tkpr.config import MACHINE_SETTINGS
+from tkpr.runs.compose import compose, in_job, resolve_words
+from tkpr.runs.explain import explain as explain_settings
 from tkpr.runs.script import one_line_errors, set_up
 
-
-def run_name(dataset: str, loss: str, overrides: Sequence[str]) -> str:
-    """Name a run by its settings, so that the same command finds the same folder.
-
-    >>> run_name("coco", "tkpr_a2", ["dataset=coco", "loss=tkpr_a2", "loss.k=3", "seed=1"])
-    'coco/tkpr_a2/loss.k=3,seed=1'
-    >>> run_name("mosaic", "bce", ["loss=bce"])
-    'mosaic/bce/default'
-    """
-    told = sorted(text for text in overrides if named_by(text.lstrip("+~").split("=")[0]))
-    name = re.sub(r"[^\w.,=@+-]+", "_", ",".join(told))
-    if len(name) > 120:
-        name = f"{name[:100]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-    return f"{dataset}/{loss}/{name or 'default'}"
-
-
-def named_by(key: str) -> bool:
-    """Whether a setting is part of the name of a run, besides data set and loss."""
-    return key not in MACHINE_SETTINGS | {"dataset", "loss"} and not key.startswith("hydra")
+_OVERRIDE = re.compile(r"[\w@/.+~]+=")  # a word of the command line that is no option
 
 
 def run_main(configs: Path, name: str, task: Callable[[DictConfig], Any]) -> None:
@@ -48,12 +31,22 @@ def run_main(configs: Path, name: str, task: Callable[[DictConfig], Any]) -> Non
         name: the primary configuration.
         task: what to do with it; under -m it is called once per combination.
     """
-    OmegaConf.register_new_resolver("run_name", run_name, replace=True)
     set_up(log_to=sys.stdout)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach the lines below
+
+    @functools.wraps(task)
+    def job(_: DictConfig) -> Any:
+        return task(in_job(configs))
+
     with one_line_errors():
         try:
-            hydra.main(version_base="1.3", config_path=str(configs), config_name=name)(task)()
+            words = [word for word in sys.argv[1:] if _OVERRIDE.match(word)]
+            if "--explain" in sys.argv:
+                print(explain_settings(configs, words, name=name))
+                return
+            options = [word for word in sys.argv[1:] if not _OVERRIDE.match(word)]
+            sys.argv[1:] = [*options, *resolve_words(configs, words, name=name)]
+            hydra.main(version_base="1.3", config_path=str(configs), config_name=name)(job)()
         except (HydraException, OmegaConfBaseException) as error:
             raise ValueError(explain(error, configs, name)) from error
 
@@ -96,9 +89,7 @@ def compose_without(key: str, configs: Path, name: str) -> DictConfig:
         if re.match(r"[\w@/.+~]+=", word) and not word.lstrip("+~").startswith((f"{key}=", "hydra"))
     ]
     GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(configs), version_base="1.3"):
-        first = [re.sub(r"=([^,\[\]'\"]*),.*", r"=\1", word) for word in kept]
-        return hydra.compose(name, first)
+    return compose(configs, [re.sub(r"=([^,\[\]'\"]*),.*", r"=\1", w) for w in kept], name=name)
 
 
 def keys(tree: Any, prefix: str = "") -> list[str]:

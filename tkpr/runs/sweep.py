@@ -13,6 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from tkpr.runs.cli import run_main
+from tkpr.runs.explain import summary
 from tkpr.runs.run import InUse, run, table
 from tkpr.runs.script import message
 
@@ -59,6 +60,7 @@ def train(configs: Path) -> None:
 def train_one(cfg: DictConfig) -> float | None:
     """Train one configuration and print its results; return what a sweeper may optimize."""
     sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+    log.info(summary(cfg))
     try:
         results = run(cfg)
     except InUse as skipped:

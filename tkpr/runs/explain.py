@@ -1,0 +1,96 @@
+"""The answer to --explain: each setting, its value and the file that set it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from tkpr.config import flat
+from tkpr.runs.compose import compose, own_hydra, resolve_words
+
+
+def explain(configs: Path, words: Sequence[str], *, name: str = "train") -> str:
+    """List the settings of a command, a line each: name, value, where it comes from.
+
+    Args:
+        configs: the folder of the configuration.
+        words: as on the command line.
+        name: the primary configuration.
+    """
+    cfg = compose(configs, words, name=name, hydra_config=True)
+    HydraConfig.instance().set_config(cfg)
+    settings = flat({key: value for key, value in _plain(cfg).items() if key != "hydra"})
+    origin = sources(configs, words, name=name)
+    width = max(len(f"{key} = {value}") for key, value in settings.items() if len(str(value)) < 50)
+    return "\n".join(
+        f"{f'{key} = {value}':<{width}}  {origin.get(key, 'derived')}"
+        for key, value in settings.items()
+    )
+
+
+def sources(configs: Path, words: Sequence[str], *, name: str = "train") -> dict[str, str]:
+    """Return the file that set each setting, or ``command line``.
+
+    Hydra merges the files of the defaults list in order, so the last one that names a key set it.
+    """
+    words = resolve_words(configs, words, name=name)
+    with own_hydra(configs):
+        loader = GlobalHydra.instance().config_loader()
+        defaults = loader.compute_defaults_list(name, list(words), RunMode.RUN).defaults
+    origin: dict[str, str] = {}
+    for default in defaults:
+        file = configs / f"{default.config_path}.yaml"
+        if not file.is_file():  # Hydra's own
+            continue
+        tree = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+        if isinstance(tree, dict):
+            tree.pop("defaults", None)
+            origin |= dict.fromkeys(
+                flat(tree, default.package or ""), str(file.relative_to(configs.parent))
+            )
+    named = (word.lstrip("+").partition("=")[0] for word in words)
+    return origin | dict.fromkeys(named, "command line")
+
+
+def _plain(cfg: object) -> dict:
+    """Resolve a configuration to plain values; what is missing stays ``???``."""
+    return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+
+
+def summary(cfg: DictConfig) -> str:
+    """Describe a run in five lines: recipe, optimizer, schedule, data, evaluation.
+
+    Args:
+        cfg: the whole configuration.
+    """
+    trainer, loss, optimizer = cfg.trainer, cfg.loss, cfg.optimizer
+    epochs = f"{trainer.epochs} epochs"
+    if trainer.stop_after:
+        epochs = f"{trainer.stop_after} of {epochs} planned"
+    warmup = ""
+    if trainer.warmup_epochs:
+        warmup = f"after {trainer.warmup_epochs} epochs of {_name(cfg.warmup)}"
+    given = {k: v for k, v in loss.items() if k not in ("_target_", "reduction")}
+    options = ", ".join(f"{key} {value}" for key, value in given.items())
+    averaged = f"averaged weights ({trainer.ema_decay})" if trainer.ema_decay else "last weights"
+    how = "recipe=auto" if cfg.auto_recipe else "as named"
+    model = cfg.model.get("model_name") or _name(cfg.model)
+    return "\n".join(
+        [
+            f"recipe {cfg.recipe} ({how}): {_name(optimizer)} {optimizer.lr:g}, "
+            f"weight decay {optimizer.weight_decay:g}, {_name(cfg.scheduler)}",
+            f"loss {_name(loss)}{f' ({options})' if options else ''} {warmup}".rstrip(),
+            f"{epochs}, batch {trainer.batch_size}, {trainer.precision}, {averaged}",
+            f"model {model}, transform {_name(cfg.transform)}"
+            + (f" at {cfg.transform.size} px" if "size" in cfg.transform else ""),
+            f"data {_name(cfg.dataset)}, labels {_name(cfg.labels)}, seed {cfg.seed}",
+        ]
+    )
+
+
+def _name(node: DictConfig) -> str:
+    """Return the last part of what a node builds."""
+    return str(node._target_).rpartition(".")[2]
