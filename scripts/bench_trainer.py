@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import hydra
 import torch
 from lightning_fabric import Fabric
 from torch import nn
@@ -40,6 +39,7 @@ from torch import nn
 from tkpr import atomic
 from tkpr.config import build
 from tkpr.reporting.benchmark import machine, ratio, side_by_side
+from tkpr.runs.compose import compose
 from tkpr.runs.run import build_data, build_model
 from tkpr.runs.script import Parser, output_file, script
 from tkpr.training import trainer
@@ -57,8 +57,8 @@ SMALL = [
 
 def make_trainer(folder: str, *overrides: str) -> Trainer:
     """Return the trainer of ``python train.py`` with some settings, on the CPU."""
-    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        cfg = hydra.compose("train", [f"run_dir={folder}", "trainer.accelerator=cpu", *overrides])
+    words = [f"run_dir={folder}", "trainer.accelerator=cpu", *overrides]
+    cfg = compose(ROOT / "configs", words)
     fabric = Fabric(accelerator="cpu", devices=1, precision=cfg.trainer.precision)
     seed_everything(cfg.seed)
     data = build_data(cfg)

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from tkpr.config import epochs_to_train, experiment_settings
 from tkpr.data.files import absolute
 from tkpr.data.reference_counts import reference_counts
+from tkpr.runs.compose import own_hydra
 
 # with several values of these the runs of a row would differ in cost
 COSTS = {
@@ -116,7 +117,7 @@ def plan(
     if experiment not in names:
         raise ValueError(f"no experiment {experiment!r}: choose one of {', '.join(names)}")
     try:
-        with hydra.initialize_config_dir(str(configs), version_base="1.3"):
+        with own_hydra(configs):
             words, swept = split_sweep(overrides)
             if costs := [key for key in swept if key in COSTS or key.startswith("dataset.")]:
                 raise ValueError(f"runs with several {costs[0]} differ in cost: name one")
