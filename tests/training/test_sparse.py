@@ -1,6 +1,9 @@
 """Training on sparse features and lists of labels: dataset=xmc from file to measures."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,8 @@ from tests.short_runs import train
 from tkpr.data.xmc import load_xmc
 from tkpr.metrics import evaluate
 from tkpr.runs.saved_model import load_predictions
+
+ROOT = Path(__file__).parents[2]
 
 
 def settings(folder, *words):
@@ -92,3 +97,42 @@ def test_a_loss_that_is_not_finite_leaves_its_batch(tmp_path):
     batch = torch.load(tmp_path / "run" / "bad_batch_rank0.pt", weights_only=True)
     assert batch["inputs"].keys() == {"ids", "offsets", "weights"}
     assert batch["targets"].keys() == {"rows", "columns"}
+
+
+MEASURE = """
+import resource, sys
+from tests.short_runs import train
+train(*sys.argv[2:], folder=sys.argv[1])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def synthetic(folder, samples, labels=100_000):
+    """Three labels of each sample, which its features tell."""
+    folder.mkdir()
+    generator = np.random.RandomState(0)
+    for part in ("train", "test"):
+        lines = [f"{samples} 300 {labels}"]
+        for first in generator.randint(labels // 3, size=samples).tolist():
+            names = ",".join(str(first + third * (labels // 3)) for third in range(3))
+            lines.append(f"{names} {first % 300}:1")
+        (folder / f"large_{part}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has another unit elsewhere")
+def test_memory_grows_with_the_labels_present(tmp_path):
+    """With 100,000 labels, 4,000 more samples would be 400 MB as bytes, 1.6 GB as logits."""
+    peaks = []
+    for samples in (500, 4500):
+        root = synthetic(tmp_path / f"data{samples}", samples)
+        words = [
+            *("dataset=xmc", f"dataset.root={root}", "dataset.name=large", "model.hidden=8"),
+            *("loss=rank", "trainer.epochs=1", "trainer.warmup_epochs=0", "trainer.batch_size=16"),
+            *("trainer.accelerator=cpu", "trainer.monitor=P@1"),
+        ]
+        command = [sys.executable, "-c", MEASURE, str(tmp_path / f"run{samples}"), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        peaks.append(int(done.stdout.split()[-1]))
+    assert peaks[1] - peaks[0] < 100
