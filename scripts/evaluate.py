@@ -5,10 +5,12 @@ python scripts/evaluate.py model.safetensors dataset=voc2012 dataset.root=/data 
 """
 
 import json
+import logging
 from pathlib import Path
 
 from tkpr.runs.script import Parser, device, output_file, script
 
+log = logging.getLogger("tkpr.evaluate")
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -19,9 +21,16 @@ def main() -> None:
         "run", type=Path, help="the folder of a finished run, or its model.safetensors"
     )
     parser.add_argument(
-        "overrides", nargs="*", help="dataset=... dataset.root=... transform.size=..."
+        "overrides",
+        nargs="*",
+        help="dataset=... dataset.root=... transform.size=... split.limit=...",
     )
-    parser.add_argument("--split", choices=["test", "train"], default="test")
+    parser.add_argument(
+        "--split",
+        choices=["test", "holdout", "train"],
+        help="the official test set, the held-out part of the training set, or the rest of it\n"
+        "(default: what the run was tested on)",
+    )
     parser.add_argument("--ks", type=int, nargs="+", default=[3, 5], help="K of the measures")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device", type=device, default="auto", help="cpu, cuda, mps")
@@ -29,13 +38,20 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
 
     from tkpr import atomic
-    from tkpr.runs.run import build_data, table
-    from tkpr.runs.saved_model import load_model, reconfigure
+    from tkpr.data.fingerprint import fingerprint
+    from tkpr.runs.evaluation import evaluation_data, reconfigure
+    from tkpr.runs.run import load_data, table
+    from tkpr.runs.saved_model import load_model
     from tkpr.training.predict import fabric_on, measure, predict, what_to_keep
 
     trained = load_model(arguments.run)
     cfg = reconfigure(trained.cfg, ROOT / "configs", arguments.overrides)
-    data = build_data(cfg, test_split=arguments.split)
+    loaded = load_data(cfg)
+    if not any(word.startswith(("dataset=", "split.limit=")) for word in arguments.overrides):
+        changed = [k for k, v in fingerprint(loaded).items() if trained.data.get(k) != v]
+        if changed:
+            log.warning("the data are not those of the run: %s differ", ", ".join(changed))
+    data = evaluation_data(cfg, loaded, arguments.split)
     if data.class_names != trained.class_names:
         raise ValueError(
             f"the model knows {len(trained.class_names)} classes ({trained.class_names[0]}, ...), "

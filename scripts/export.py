@@ -42,22 +42,11 @@ def main() -> None:
 
 def to_safetensors(trained, example, output):
     """Weights, class names and settings in one file, which evaluate.py and predict.py read."""
-    import json
-
     import torch
-    from omegaconf import OmegaConf
-    from safetensors.torch import save
 
-    from tkpr import atomic
-    from tkpr.runs.saved_model import load_model
+    from tkpr.runs.saved_model import load_model, save_model
 
-    weights = {key: value.contiguous() for key, value in trained.model.state_dict().items()}
-    about = {
-        "class_names": json.dumps(trained.class_names),
-        "input_shape": json.dumps(list(trained.input_shape)),
-        "config": OmegaConf.to_yaml(trained.cfg),
-    }
-    atomic.write(output, save(weights, about))
+    save_model(output, trained)
     with torch.inference_mode():
         return load_model(output).model(example)
 

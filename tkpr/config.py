@@ -16,6 +16,9 @@ MACHINE_SETTINGS = {
     *("trainer.checkpoint_minutes", "trainer.timeout_minutes"),
 }
 
+# settings that say where data and weights are: runs are compared by their content instead
+LOCATIONS = {"dataset.root", "dataset.file", "model.checkpoint"}
+
 # settings that act through others only, which a run stores as well
 DERIVED_SETTINGS = {
     *("methods", "methods_on_features", "feature_file", "tkpr_k", "tkpr_warmup_epochs"),

@@ -20,7 +20,7 @@ from tests.short_runs import SMALL, train
 from tkpr.data.features import load_features
 from tkpr.data.labels import freeze_labels
 from tkpr.models.backbone import read_weights
-from tkpr.runs.saved_model import DATA, MODELS, load_model, load_predictions
+from tkpr.runs.saved_model import DATA, MODELS, content_checksum, load_model, load_predictions
 from tkpr.training import state as checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -51,13 +51,15 @@ def test_the_exploit_works_where_pickles_are_trusted(proof):
 @pytest.mark.parametrize("old_format", [True, False])
 def test_a_malicious_checkpoint_is_refused(old_format, proof, tmp_path):
     folder = tmp_path / "run"
-    folder.mkdir()
+    words = [*SMALL, "trainer.epochs=1", "trainer.warmup_epochs=0"]
+    train(*words, folder=folder)
+    (folder / "metrics.json").unlink()  # as if it had been stopped
     state = {"model": Exploit(proof), "epoch": 1}
     torch.save(state, folder / "last.ckpt", _use_new_zipfile_serialization=not old_format)
     with pytest.raises(ValueError, match=r"last\.ckpt cannot be read as a checkpoint"):
         checkpoint.load(folder)
     with pytest.raises(ValueError, match=r"last\.ckpt cannot be read as a checkpoint"):
-        train(*SMALL, folder=folder)
+        train(*words, folder=folder)
     assert not proof.exists()
 
 
@@ -167,8 +169,10 @@ def in_place_of_the_model(settings, proof):
 
 def write_model(file, config, weights=None, **about):
     """A file as train.py writes it, with any settings."""
+    weights = weights or {"weight": torch.zeros(1)}
     about = {"class_names": '["a", "b"]', "input_shape": "[3, 32, 32]"} | about
-    save_file(weights or {"weight": torch.zeros(1)}, file, about | {"config": config})
+    about = {"run": "1", "data": "{}"} | about | {"config": config}
+    save_file(weights, file, about | {"checksum": content_checksum(weights, about)})
 
 
 @pytest.mark.parametrize("settings", OBJECTS.values(), ids=OBJECTS)

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from tests.short_runs import SMALL, train
+from tkpr import records
 from tkpr.data.mosaic import load_mosaic
+from tkpr.runs.saved_model import content_checksum, load_model, load_predictions
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +44,51 @@ def test_evaluate_repeats_the_measures_of_the_run(run, tmp_path, monkeypatch, ca
     script("evaluate", folder, "--output", output, monkeypatch=monkeypatch)
     assert json.loads(output.read_text()) == pytest.approx(results["metrics"], rel=1e-9)
     assert "TKPR_a2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("model.safetensors", load_model),
+        ("predictions.npz", load_predictions),
+        ("metrics.csv", records.read_history),
+    ],
+)
+def test_a_file_of_another_run_is_named(name, call, run, tmp_path):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    call(folder)
+    words = ["trainer.epochs=1", "trainer.warmup_epochs=0", "loss=bce", "seed=1"]
+    train(*SMALL, *words, folder=tmp_path / "other")
+    shutil.copy(tmp_path / "other" / name, folder / name)
+    with pytest.raises(ValueError, match=f"{name} is damaged or belongs to another run"):
+        call(folder)
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"metrics": {}}', "flip"])
+def test_damaged_results_are_named(damage, run, tmp_path):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    file = folder / "metrics.json"
+    flipped = file.read_text().replace('"epochs": 1', '"epochs": 2')
+    file.write_text(flipped if damage == "flip" else damage)
+    words = ["trainer.epochs=1", "trainer.warmup_epochs=0", "loss=bce"]
+    with pytest.raises(ValueError, match=r"metrics\.json is damaged .*: restore it, or delete it"):
+        train(*SMALL, *words, folder=folder)
+    file.unlink()  # as the message says
+    assert train(*SMALL, *words, folder=folder)["metrics"] == run[1]["metrics"]
+
+
+def test_broken_settings_are_named(run, tmp_path):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    (folder / "config.yaml").write_text("loss: [")
+    with pytest.raises(ValueError, match=r"config\.yaml cannot be read .*: restore it, or delete"):
+        train(*SMALL, folder=folder)
+
+
+@pytest.mark.parametrize("damage", ["", "epoch,mAP@3\n1,x\n", "epoch,mAP@3\n"])
+def test_a_damaged_history_is_named(damage, tmp_path):
+    (tmp_path / "metrics.csv").write_text(damage)
+    with pytest.raises(ValueError, match=r"metrics\.csv is (damaged|empty)"):
+        records.read_history(tmp_path)
 
 
 def test_evaluate_on_another_split_and_data_set(run, tmp_path, monkeypatch):
@@ -115,18 +163,25 @@ def test_foreign_objects_in_a_file_of_weights_are_refused(run, tmp_path, monkeyp
     with safe_open(folder / "model.safetensors", framework="pt") as opened:
         about = opened.metadata()
     about["config"] = about["config"].replace("tkpr.models.tiny.tiny", "subprocess.check_output")
-    save_file(load_file(folder / "model.safetensors"), tmp_path / "evil.safetensors", about)
+    weights = load_file(folder / "model.safetensors")
+    del about["checksum"]
+    about["checksum"] = content_checksum(weights, about)
+    save_file(weights, tmp_path / "evil.safetensors", about)
     with pytest.raises(ValueError, match=r"refused: its settings name .* subprocess.check_output"):
         script("evaluate", tmp_path / "evil.safetensors", monkeypatch=monkeypatch)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "missing", "foreign"])
+@pytest.mark.parametrize("damage", ["truncated", "missing", "foreign", "empty", "a bit flipped"])
 def test_damaged_weights_are_named(run, damage, tmp_path, monkeypatch):
     folder, _ = run
     file = tmp_path / "model.safetensors"
     whole = (folder / "model.safetensors").read_bytes()
     if damage == "truncated":
         file.write_bytes(whole[: len(whole) // 2])
+    elif damage == "empty":
+        file.touch()
+    elif damage == "a bit flipped":
+        file.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
     elif damage == "foreign":
         save_file({"weight": torch.zeros(2)}, file)
     with pytest.raises((ValueError, FileNotFoundError), match=r"model\.safetensors"):

@@ -1,17 +1,20 @@
-"""The folder of a run: one process at a time, one set of settings."""
+"""The folder of a run: one process at a time, one set of settings, one data set."""
 
 import contextlib
 import fcntl
 import logging
 import os
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from tkpr import atomic
-from tkpr.config import MACHINE_SETTINGS, flat
+from tkpr import atomic, records
+from tkpr.config import LOCATIONS, MACHINE_SETTINGS, flat
+from tkpr.runs.script import message
 
 
 class InUse(Exception):
@@ -37,11 +40,11 @@ def claim(folder: Path, cfg: DictConfig) -> Iterator[bool]:
         settings = flat(OmegaConf.to_container(cfg, resolve=True))
         stored = folder / "config.yaml"
         if stored.exists():
-            before = flat(OmegaConf.to_container(OmegaConf.load(stored), resolve=True))
+            before = read_config(stored)
             changed = sorted(
                 key
-                for key in {*settings, *before}
-                if settings.get(key) != before.get(key) and key not in MACHINE_SETTINGS
+                for key in {*settings, *before} - MACHINE_SETTINGS - LOCATIONS
+                if settings.get(key) != before.get(key)
             )
             if changed:
                 what = "; ".join(f"{k}: {before.get(k)} -> {settings.get(k)}" for k in changed)
@@ -52,6 +55,43 @@ def claim(folder: Path, cfg: DictConfig) -> Iterator[bool]:
         else:
             atomic.write(stored, OmegaConf.to_yaml(cfg, resolve=True))
         yield True
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Return the settings in a config.yaml, with dotted keys."""
+    try:
+        return flat(OmegaConf.to_container(OmegaConf.load(file), resolve=True))
+    except Exception as error:  # broken YAML fails in many ways
+        raise ValueError(
+            f"{file} cannot be read ({message(error)}): restore it, or delete the folder to start "
+            "this run anew"
+        ) from error
+
+
+def check_data(folder: Path, data: dict[str, str]) -> None:
+    """Refuse to resume or skip a run on other data; note the data of a new one in run.json.
+
+    Args:
+        folder: claimed.
+        data: :func:`tkpr.data.fingerprint.fingerprint`, and that of the pretrained weights.
+    """
+    file = folder / "run.json"
+    if not file.exists():
+        for name in ("last.ckpt", "metrics.json"):
+            if (folder / name).exists():
+                raise ValueError(
+                    f"{folder} has no run.json, which says what data {name} was computed from: "
+                    "restore it, or delete the folder to start this run anew"
+                )
+        records.write(file, {"run": uuid.uuid4().hex, "data": data})
+        return
+    before = records.read(file)["data"]
+    changed = sorted(key for key in {*data, *before} if data.get(key) != before.get(key))
+    if changed:
+        raise ValueError(
+            f"{folder} holds a run on other data ({', '.join(changed)} differ): name another "
+            "folder with run_dir=..., or delete this one"
+        )
 
 
 @contextlib.contextmanager

@@ -1,13 +1,11 @@
 """One run from its configuration to its folder: claim, build, train, write the results."""
 
 import contextlib
-import json
 import logging
 import os
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -21,23 +19,27 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import TorchElasticEnvironment
 from lightning_fabric.strategies import DDPStrategy
 from omegaconf import DictConfig, OmegaConf
-from safetensors.torch import save
 from torch import nn
 
-from tkpr import atomic
+from tkpr import atomic, records
 from tkpr.config import build, build_dataset, epochs_to_train
 from tkpr.data.assemble import Samples, TrainingData, assemble
+from tkpr.data.dataset import MultiLabelData
+from tkpr.data.fingerprint import digest, file_digest, fingerprint
 from tkpr.data.images import ImageDataset
 from tkpr.data.sparse import SparseDataset
 from tkpr.metrics import count_empty
-from tkpr.runs.folder import InUse, claim, log_to
-from tkpr.runs.saved_model import model_facts
+from tkpr.runs.folder import InUse, check_data, claim, log_to
+from tkpr.runs.saved_model import TrainedModel, model_facts, save_model
 from tkpr.runs.settle import settle
 from tkpr.training.preemption import on_sigterm
 from tkpr.training.seeding import seed_everything
 from tkpr.training.trainer import Trainer, measures
 
 log = logging.getLogger(__name__)
+
+# the files of a finished run whose checksums metrics.json holds
+FILES = ("model.safetensors", "predictions.npz", "observed_labels.npz", "metrics.csv")
 
 
 def run(cfg: DictConfig) -> dict[str, Any] | None:
@@ -57,20 +59,23 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(explain_lost_ranks(fabric))
         claimed = stack.enter_context(claim(folder, cfg)) if fabric.is_global_zero else None
+        loaded = None
+        if claimed:
+            loaded = load_data(cfg)
+            check_data(folder, fingerprint(loaded) | {"weights": weights_fingerprint(cfg)})
         # the first process looks for all: others may see a shared file system later
         claimed, finished = fabric.broadcast((claimed, (folder / "metrics.json").exists()))
         if not claimed:
             raise InUse(f"another process is training in {folder}: skipped")
         if finished:
             log.info("%s is finished: skipped", folder)
-            read = fabric.is_global_zero
-            return json.loads((folder / "metrics.json").read_text()) if read else None
+            return records.read(folder / "metrics.json") if fabric.is_global_zero else None
         if fabric.is_global_zero:
             stack.enter_context(log_to(folder / "train.log"))
         if fabric.world_size > 1 and fabric.is_global_zero:
             log.info("%d processes share the work", fabric.world_size)
         seed_everything(cfg.seed)
-        data = build_data(cfg, folder)
+        data = build_data(cfg, folder, data=loaded)
         trainer = Trainer(cfg, fabric, data, build_model(cfg, data), folder)
         check_against_data(trainer)
         with on_sigterm(trainer.preemption.ask_to_stop):
@@ -167,23 +172,24 @@ def check_against_data(trainer: Trainer) -> None:
                 raise ValueError(f"{name} does not fit the data set: {error}") from error
 
 
+def load_data(cfg: DictConfig) -> MultiLabelData:
+    """Load the data set of a configuration, or as much of it as split.limit says."""
+    data: MultiLabelData = build_dataset(cfg.dataset)
+    return data.limit(cfg.split.limit) if cfg.split.limit else data
+
+
 def build_data(
-    cfg: DictConfig, folder: Path | None = None, *, test_split: str = "test"
+    cfg: DictConfig, folder: Path | None = None, *, data: MultiLabelData | None = None
 ) -> TrainingData:
-    """Load the data set and apply the labels, split and transforms of the configuration.
+    """Apply the labels, split and transforms of a configuration to its data set.
 
     Args:
         cfg: the whole configuration.
         folder: the run folder, where what the learner may see is written down.
-        test_split: "train" tests on the training images.
+        data: the data set; None: it is loaded.
     """
-    data = build_dataset(cfg.dataset)
-    if test_split == "train":
-        data = replace(data, test=data.train)
-    if cfg.split.limit:
-        data = data.limit(cfg.split.limit)
     return assemble(
-        data,
+        data or load_data(cfg),
         labels=build(cfg.labels),
         pipeline=build(cfg.transform),
         holdout=cfg.split.holdout,
@@ -192,6 +198,23 @@ def build_data(
         cache_dir=cfg.cache_dir,
         on_error=cfg.dataset.get("on_error", "raise"),
     )
+
+
+def weights_fingerprint(cfg: DictConfig) -> str:
+    """Return what stands for the weights that a run starts from: the digest of a file, or a name.
+
+    >>> model = {"pretrained": True, "checkpoint": None, "model_name": "resnet50.tv_in1k"}
+    >>> cfg = OmegaConf.create({"model": model, "trainer": {"random_weights": False}})
+    >>> weights_fingerprint(cfg)
+    'resnet50.tv_in1k'
+    """
+    if cfg.trainer.random_weights or not cfg.model.get("pretrained"):
+        return "none"
+    if file := cfg.model.get("checkpoint"):
+        if not Path(file).is_file():
+            raise FileNotFoundError(f"no weights at {file}: check model.checkpoint")
+        return file_digest(Path(file))
+    return cfg.model.get("model_name") or cfg.model._target_
 
 
 def build_model(cfg: DictConfig, data: TrainingData) -> nn.Module:
@@ -236,6 +259,7 @@ def write_results(trainer: Trainer, outputs: np.ndarray) -> dict[str, Any]:
         f"{name}_unreadable": int(part.unreadable.sum())
         for name, part in (("train", data.train), ("test", data.test))
     }
+    identity = records.read(folder / "run.json")
     atomic.write(
         folder / "predictions.npz",
         lambda file: np.savez_compressed(file, **arrays),
@@ -243,13 +267,10 @@ def write_results(trainer: Trainer, outputs: np.ndarray) -> dict[str, Any]:
     source = (
         trainer.ema.module if trainer.ema and cfg.trainer.eval_weights == "ema" else trainer.module
     )
-    weights = {key: value.contiguous().cpu() for key, value in source.state_dict().items()}
-    about = {
-        "class_names": json.dumps(data.class_names),
-        "input_shape": json.dumps(input_shape(data)),
-        "config": OmegaConf.to_yaml(cfg, resolve=True),
-    }
-    atomic.write(folder / "model.safetensors", save(weights, about))
+    save_model(
+        folder / "model.safetensors",
+        TrainedModel(cfg, data.class_names, source, input_shape(data), **identity),
+    )
     results = {
         "metrics": measures(trainer.progress.history[-1]),
         "tested_on": "held-out training images" if cfg.split.holdout else "the official test set",
@@ -258,6 +279,9 @@ def write_results(trainer: Trainer, outputs: np.ndarray) -> dict[str, Any]:
         "seconds": trainer.progress.seconds,
         "processes": trainer.fabric.world_size,
         "folder": str(folder),
+        "run": identity["run"],
+        "fingerprint": digest(identity["data"].values()),
+        "files": {name: records.file_checksum(folder / name) for name in FILES},
         "config": OmegaConf.to_container(cfg, resolve=True),
         "overrides": list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],
         "seed": cfg.seed,
@@ -265,7 +289,7 @@ def write_results(trainer: Trainer, outputs: np.ndarray) -> dict[str, Any]:
         "versions": versions(),
         "commit": commit(),
     }
-    atomic.write(folder / "metrics.json", json.dumps(results, indent=2))
+    records.write(folder / "metrics.json", results)
     return results
 
 

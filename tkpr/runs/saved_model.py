@@ -1,24 +1,23 @@
 """Finished runs: their settings, predictions and models, read without running foreign code."""
 
+import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hydra
 import numpy as np
+import torch
 import yaml
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
-from torch import nn
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
 
+from tkpr import atomic, records
 from tkpr.config import build
 from tkpr.data.files import read_arrays
-from tkpr.runs.cli import explain
-from tkpr.runs.settle import settle
 
 # What may be built for a file from others, by its full name. Whole packages would be too much: with
 # all of torch or torchvision, settings alone can import any module and call anything in it.
@@ -48,6 +47,8 @@ NO_OTHER_WEIGHTS: dict[str, Any] = {
     "checkpoint_path": None,
     "cache_dir": None,
 }
+# where the machine that trained the model kept files; no stored file chooses where others write
+FOLDERS_TO_WRITE = ("cache_dir", "dataset.cache_dir", "run_dir")
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,35 @@ class TrainedModel:
 
     Of the settings, the model, the data set, the labels and the transform may be built; the others
     (loss, optimizer, ...) were not checked.
+
+    Attributes:
+        cfg: the settings of the run.
+        class_names: the names of the classes.
+        model: from inputs to logits.
+        input_shape: of one input, ``(3, H, W)`` or ``(D,)``.
+        run: the id of the run.
+        data: the fingerprint of its data (:mod:`tkpr.data.fingerprint`).
     """
 
     cfg: DictConfig
     class_names: list[str]
     model: nn.Module
     input_shape: tuple[int, ...]
+    run: str
+    data: dict[str, str]
+
+
+def save_model(file: Path, trained: TrainedModel) -> None:
+    """Write a model.safetensors: weights and, as metadata, what :func:`load_model` needs."""
+    weights = {key: value.contiguous().cpu() for key, value in trained.model.state_dict().items()}
+    about = {
+        "class_names": json.dumps(trained.class_names),
+        "input_shape": json.dumps(trained.input_shape),
+        "config": OmegaConf.to_yaml(trained.cfg, resolve=True),
+        "run": trained.run,
+        "data": json.dumps(trained.data),
+    }
+    atomic.write(file, save(weights, about | {"checksum": content_checksum(weights, about)}))
 
 
 def load_model(path: Path) -> TrainedModel:
@@ -73,23 +97,39 @@ def load_model(path: Path) -> TrainedModel:
         with safe_open(file, framework="pt") as opened:
             about = opened.metadata() or {}
         weights = load_file(file)
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:  # of an empty file, for instance
         raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
     if "config" not in about:
         raise ValueError(f"{file} was not written by train.py: it does not hold its settings")
+    if about.pop("checksum", "") != content_checksum(weights, about):
+        raise ValueError(f"{file} is damaged: its checksum does not match its content; restore it")
+    if path.is_dir():
+        records.check_file(file)
     cfg = read_settings(about["config"], file)
     check_targets(cfg.get("model"), file, allowed=MODELS)
     for group in ("dataset", "labels", "transform"):
         if group in cfg:
             check_targets(cfg[group], file)
-    class_names, shape = read_about(about, file)
+    for key in FOLDERS_TO_WRITE:
+        if OmegaConf.select(cfg, key) is not None:
+            OmegaConf.update(cfg, key, None)
+    class_names, shape, data = read_about(about, file)
     others = NO_OTHER_WEIGHTS if cfg.model._target_ in NETWORKS else {}
     try:
         model = build(cfg.model, facts=model_facts(shape, len(class_names)), **others)
         model.load_state_dict(weights)
     except Exception as error:  # foreign settings and weights fail in as many ways as there are
         raise ValueError(f"{file}: its model cannot be rebuilt: {first_line(error)}") from error
-    return TrainedModel(cfg, class_names, model.eval(), shape)
+    return TrainedModel(cfg, class_names, model.eval(), shape, about["run"], data)
+
+
+def content_checksum(weights: dict[str, Tensor], about: dict[str, str]) -> str:
+    """Return the SHA-256 of weights and metadata."""
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def read_settings(text: str, source: Path) -> DictConfig:
@@ -127,17 +167,21 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or repr(error)).splitlines()[0]
 
 
-def read_about(about: dict[str, str], source: Path) -> tuple[list[str], tuple[int, ...]]:
-    """Return the class names and the shape of an input that are stored beside the weights."""
+def read_about(
+    about: dict[str, str], source: Path
+) -> tuple[list[str], tuple[int, ...], dict[str, str]]:
+    """Return what is stored beside weights: class names, shape of an input, data fingerprint."""
     try:
-        names, shape = json.loads(about["class_names"]), json.loads(about["input_shape"])
+        names, shape, data = (json.loads(about[k]) for k in ("class_names", "input_shape", "data"))
         if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise ValueError("class_names are not a list of names")
         if not (isinstance(shape, list) and len(shape) in (1, 3) and all(map(is_count, shape))):
             raise ValueError(f"input_shape is {shape}, not one or three positive numbers")
+        if not isinstance(data, dict) or "run" not in about:
+            raise ValueError("it does not say what data it was trained on")
     except (KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"{source} was not written by train.py: {error}") from error
-    return names, tuple(shape)
+    return names, tuple(shape), data
 
 
 def is_count(value: Any) -> bool:
@@ -215,6 +259,7 @@ def load_predictions(folder: Path) -> dict[str, np.ndarray]:
     file = folder / "predictions.npz"
     if not file.is_file():
         raise FileNotFoundError(f"no {file}: {folder} is not the folder of a finished run")
+    records.check_file(file)
     try:
         names = ["logits", "targets", "ids", "class_names"]
         stored = read_arrays(file, [*names, "labels"])
@@ -223,23 +268,3 @@ def load_predictions(folder: Path) -> dict[str, np.ndarray]:
         return {name: stored[name] for name in names}
     except Exception as error:  # truncated archives, foreign ones, pickles
         raise ValueError(f"{file} cannot be read as predictions: {error}") from error
-
-
-def reconfigure(cfg: DictConfig, configs: Path, overrides: list[str]) -> DictConfig:
-    """Return the settings of a run with another data set, transform or split.
-
-    Args:
-        cfg: the stored settings.
-        configs: the folder of the configuration.
-        overrides: words as for train.py, such as ``dataset=voc2012 dataset.root=/data``.
-    """
-    try:
-        with hydra.initialize_config_dir(str(configs), version_base="1.3"):
-            composed = hydra.compose("train", overrides)
-    except HydraException as error:
-        raise ValueError(explain(error, configs, "train")) from error
-    for group in ("dataset", "labels", "transform", "split"):
-        if any(word.lstrip("+").startswith((f"{group}=", f"{group}.")) for word in overrides):
-            cfg[group] = composed[group]
-    settle(cfg)
-    return cfg

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning_fabric import Fabric
 
-from tkpr import atomic
+from tkpr import atomic, records
 from tkpr.training.collectives import gather
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ def path(folder: Path) -> Path:
 
 def save(folder: Path, state: dict[str, Any]) -> None:
     """Replace the state of a run; the previous one stays until the new one is whole."""
-    atomic.write(path(folder), lambda file: torch.save({"format": FORMAT, **state}, file))
+    head = {"format": FORMAT, "run": records.run_id(folder)}
+    atomic.write(path(folder), lambda file: torch.save({**head, **state}, file))
 
 
 def load(folder: Path) -> dict[str, Any] | None:
@@ -138,6 +140,9 @@ def load(folder: Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
+        with zipfile.ZipFile(file) as archive:  # torch does not look at its checksums
+            if damaged := archive.testzip():
+                raise ValueError(f"{damaged} does not match its checksum")
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken or foreign file fails in many ways
         reason = (str(error).strip() or repr(error)).splitlines()[0]
@@ -148,6 +153,12 @@ def load(folder: Path) -> dict[str, Any] | None:
         raise ValueError(
             f"{file} was written by another version: go on with that one, or delete the file to "
             "start this run anew"
+        )
+    run = records.run_id(folder)
+    if run is not None and state["run"] != run:
+        raise ValueError(
+            f"{file} belongs to another run: put the right one back, or delete it to start this "
+            "run anew"
         )
     return state
 
