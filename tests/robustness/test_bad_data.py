@@ -11,6 +11,7 @@ import torch
 from tests.data.miniature import make_arff, make_csv
 from tests.robustness.processes import ROOT
 from tests.short_runs import SMALL, compose, train
+from tkpr import records
 from tkpr.config import build
 from tkpr.data.dataset import Split
 from tkpr.data.images import ImageDataset
@@ -107,7 +108,7 @@ def test_what_was_skipped_before_a_stop_is_still_counted_after_it(photos, tmp_pa
             train(*settings, folder=tmp_path / "run")
     results = train(*settings, folder=tmp_path / "run")
     assert results["counts"]["train_unreadable"] == 1
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text()) == results
+    assert records.read(tmp_path / "run" / "metrics.json") == results
 
 
 @pytest.fixture

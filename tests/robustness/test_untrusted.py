@@ -19,7 +19,7 @@ from tests.data.miniature import load, make_arff, make_coco, make_csv, make_nusw
 from tests.short_runs import SMALL, train
 from tkpr.data.features import load_features
 from tkpr.data.labels import freeze_labels
-from tkpr.models.backbone import read_weights
+from tkpr.models.weights import read_weights
 from tkpr.runs.saved_model import DATA, MODELS, content_checksum, load_model, load_predictions
 from tkpr.training import state as checkpoint
 

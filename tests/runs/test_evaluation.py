@@ -128,6 +128,8 @@ def test_a_stored_file_does_not_choose_where_to_write(tmp_path, monkeypatch, cap
     main()
     assert (tmp_path / "mine").exists()
 
-    config = config.replace("load_csv", "load_coco").replace("root:", "cache_dir: /x, root:")
+    config = config.replace("csv.load_csv", "coco.load_coco").replace(
+        "root:", "cache_dir: /x, root:"
+    )
     write_model(file, config, tiny(2, width=8).state_dict())
     assert load_model(file).cfg.dataset.cache_dir is None

@@ -14,6 +14,7 @@ from safetensors import safe_open
 
 from tests.data.miniature import make_arff, make_coco, make_csv, make_nuswide, make_voc
 from tests.short_runs import SMALL, compose, train
+from tkpr import records
 from tkpr.metrics import evaluate
 from tkpr.runs.run import InUse, claim
 from tkpr.runs.saved_model import load_predictions
@@ -132,7 +133,7 @@ def test_every_data_set_trains(dataset, tmp_path):
 
 def test_the_run_folder(tmp_path):
     results = train(*SMALL, "trainer.epochs=2", "trainer.warmup_epochs=1", folder=tmp_path)
-    stored = json.loads((tmp_path / "metrics.json").read_text())
+    stored = records.read(tmp_path / "metrics.json")
     assert stored == results
     assert stored["config"]["loss"]["alpha"] == 2
     assert stored["seed"] == 0

