@@ -25,28 +25,35 @@ def main() -> None:
 
     from tkpr.metrics import lower_is_better, measure_names
     from tkpr.reporting.rows import one_experiment
-    from tkpr.reporting.significance import compare
+    from tkpr.reporting.significance import LEVEL, compare, holm
 
     first, second = one_experiment(arguments.run_a), one_experiment(arguments.run_b)
     print(f"A: {arguments.run_a} ({len(first)} run{'s' * (len(first) > 1)})")
     print(f"B: {arguments.run_b} ({len(second)} run{'s' * (len(second) > 1)})\n")
-    head = f"{'measure':<14}{'A':>9}{'B':>9}{'A - B':>10}{'95 % interval':>22}{'p':>8}"
+    head = f"{'measure':<14}{'A':>9}{'B':>9}{'A - B':>10}{'95 % interval':>22}{'p':>8}{'Holm':>8}"
     print(head)
-    for measure in arguments.measures or measure_names(scopes=["image"]):
-        told = compare(
+    measures = arguments.measures or measure_names(scopes=["image"])
+    compared = [
+        compare(
             [run.folder for run in first],
             [run.folder for run in second],
             measure,
             resamples=arguments.resamples,
             seed=arguments.seed,
         )
-        interval = f"[{told.low:+.4f}, {told.high:+.4f}]"
-        gain = -told.difference if lower_is_better(measure) else told.difference
-        verdict = "" if told.p_value >= 0.05 else "  A better" if gain > 0 else "  B better"
+        for measure in measures
+    ]
+    corrected = holm([one.p_value for one in compared])
+    for measure, one, p_value in zip(measures, compared, corrected, strict=True):
+        interval = f"[{one.low:+.4f}, {one.high:+.4f}]"
+        gain = -one.difference if lower_is_better(measure) else one.difference
+        verdict = "" if p_value >= LEVEL else "  A better" if gain > 0 else "  B better"
         print(
-            f"{measure:<14}{told.first:9.4f}{told.second:9.4f}{told.difference:+10.4f}"
-            f"{interval:>22}{told.p_value:8.4f}{verdict}"
+            f"{measure:<14}{one.first:9.4f}{one.second:9.4f}{one.difference:+10.4f}"
+            f"{interval:>22}{one.p_value:8.4f}{p_value:8.4f}{verdict}"
         )
+    if len(measures) > 1:
+        print(f"\nHolm: p corrected for {len(measures)} comparisons; verdicts at {LEVEL} of it")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Draw a figure of the paper from finished runs, as PDF and PNG.
 
-python scripts/figures.py fig5 --budget smoke
+python scripts/figures.py fig4 --budget smoke
 python scripts/figures.py ranks --table voc2012_mlml_sota_resnet50 --rows SPLC TKPR_a2
 python scripts/figures.py cases --table coco_mlc_sota_swin --budget features dataset=coco
 """
@@ -15,14 +15,14 @@ KINDS = ("consistency", "ranks", "sensitivity_k", "sensitivity_warmup", "cases")
 # the paper's figures: what they show, and of which table
 FIGURES = {
     "fig2": ("consistency", "voc2007_mlc_ranking_resnet101", ("L_rank", "TKPR_a2")),
-    "fig4a": ("ranks", "coco_mlc_ranking_resnet101", None),
-    "fig4b": ("ranks", "voc2007_mlc_ranking_resnet101", None),
-    "fig5": ("consistency", "voc2007_mlc_ranking_resnet101", None),
-    "fig6": ("sensitivity_k", "voc2012_mlml_sensitivity", None),
-    "fig7": ("sensitivity_warmup", "voc2012_mlml_sensitivity", None),
-    "fig8": ("sensitivity_k", "voc2007_mlc_sensitivity", None),
-    "fig9": ("cases", "coco_mlc_sota_swin", None),
-    "fig10": ("cases", "nuswide_mlc_sota_swin", None),
+    "fig3a": ("ranks", "coco_mlc_ranking_resnet101", None),
+    "fig3b": ("ranks", "voc2007_mlc_ranking_resnet101", None),
+    "fig4": ("consistency", "voc2007_mlc_ranking_resnet101", None),
+    "fig5": ("sensitivity_k", "voc2012_mlml_sensitivity", None),
+    "fig6": ("sensitivity_warmup", "voc2012_mlml_sensitivity", None),
+    "fig7": ("sensitivity_k", "voc2007_mlc_sensitivity", None),
+    "fig8": ("cases", "coco_mlc_sota_swin", None),
+    "fig9": ("cases", "nuswide_mlc_sota_swin", None),
 }
 
 
@@ -79,10 +79,6 @@ def draw(kind, runs, rows, arguments):
     if kind == "ranks":
         return ranks.draw(select(runs, rows, ranks))
     found = {row: group[0] for row, group in select(runs, rows).items()}
-    ours = [row for row in found if row.startswith("TKPR")]
-    if rows is None and len(ours) > 1:  # one of TKPR's rows stands for all
-        keep = "TKPR_a2" if "TKPR_a2" in ours else ours[0]
-        found = {row: run for row, run in found.items() if row not in ours or row == keep}
     found = dict(sorted(found.items(), key=lambda item: not item[0].startswith("TKPR")))
     dataset = None
     if arguments.overrides:

@@ -33,7 +33,7 @@ Measure = Callable[[Sequence[int], tuple[int, ...], int], Fraction]
 Values = Callable[[Distribution, int], list[Fraction]]
 
 SURROGATES = ("square", "exponential", "logistic")
-# told apart in greyscale: shade, marker and line style
+# distinct in greyscale: shade, marker and line style
 STYLES = (
     {"color": "0.0", "marker": "o", "linestyle": "-"},
     {"color": "0.45", "marker": "s", "linestyle": "--"},
@@ -340,7 +340,7 @@ def draw_generalisation(args: argparse.Namespace) -> None:
             row = {"data": name, "law": law.law + (" *" if law is better else "")}
             row |= {"lambda": f"{law.rate:.2f}", "TV distance": f"{law.distance:.2f}"}
             for alpha in (1, 2, 3):
-                row[f"Tab. 2, alpha_{alpha}"] = generalisation.row_as_printed(
+                row[f"Tab. 3, alpha_{alpha}"] = generalisation.row_as_printed(
                     law.law, law.rate, alpha=alpha
                 )
             fits.append(row)
@@ -359,7 +359,7 @@ def draw_generalisation(args: argparse.Namespace) -> None:
             row[f"{name} / mu_l"] = ratio / generalisation.surrogate_slope(name)
         row["sharp mu_q"] = generalisation.sharp_constant(q, alpha=2, k=k)
         ratios.append(row | {"mu_q": generalisation.local_constant(q, alpha=2, k=k)})
-    show("Laws of Tab. 2 fitted by maximum likelihood (* the likelier one), and their rows", fits)
+    show("Laws of Tab. 3 fitted by maximum likelihood (* the likelier one), and their rows", fits)
     show("Prop. 8, 9 against Prop. 5, in units of mu_l", pd.DataFrame(factors).round(3))
     show(
         "Largest Lipschitz ratio of 20,000 random pairs of scores in [0, 1], C = 20, alpha_2",

@@ -28,14 +28,14 @@ TRAINED = [
 ]
 FIGURES = {
     "fig2": TABLE,
-    "fig4a": "coco_mlc_ranking_resnet101",
-    "fig4b": TABLE,
-    "fig5": TABLE,
+    "fig3a": "coco_mlc_ranking_resnet101",
+    "fig3b": TABLE,
+    "fig4": TABLE,
+    "fig5": "voc2012_mlml_sensitivity",
     "fig6": "voc2012_mlml_sensitivity",
-    "fig7": "voc2012_mlml_sensitivity",
-    "fig8": "voc2007_mlc_sensitivity",
-    "fig9": "coco_mlc_sota_swin",
-    "fig10": "nuswide_mlc_sota_swin",
+    "fig7": "voc2007_mlc_sensitivity",
+    "fig8": "coco_mlc_sota_swin",
+    "fig9": "nuswide_mlc_sota_swin",
 }
 
 

@@ -102,15 +102,37 @@ def test_figures_of_a_table_without_ranking_losses_show_its_competitors(tmp_path
     for i, row in enumerate(rows):
         write_run(tmp_path, row, table=name, skill=1 + i / 5)
     drawn = dict(draw_figures(name, load_runs(tmp_path)))
-    epochs = drawn["Normalised measures against the epoch (as Fig. 2 and 5)."]
+    epochs = drawn["Normalised measures against the epoch (as Fig. 2 and 4)."]
     titles = [panel.get_title() for panel in epochs.axes]
     names = ("ROLE", "EM+APL", "Hill", r"TKPR $\alpha_2$")
     for title, row in zip(titles, names, strict=True):
         assert f"optimize {row}:" in title
-    bars = drawn["Where the relevant labels end up (as Fig. 4)."].axes[0].containers
+    bars = drawn["Where the relevant labels end up (as Fig. 3)."].axes[0].containers
     assert [container.get_label() for container in bars] == [shown(row) for row in rows]
     looks = {(bar[0].get_hatch(), bar[0].get_facecolor()) for bar in bars}
     assert len({bar[0].get_hatch() for bar in bars}) == len(looks) == 10
+
+
+def test_no_name_becomes_markup(tmp_path):
+    """Settings, rows and tables from a foreign metrics.json are text, wherever they are shown."""
+    evil = "<script>alert(1)</script>"
+    write_run(tmp_path, "L_rank", table=TABLE, skill=1)
+    record = write_run(tmp_path, "TKPR_a2", table=TABLE, skill=2)
+    for place, changed in {
+        "row": {"row": f"TKPR{evil}"},
+        "table": {"table": evil},
+        "budget": {"budget": evil},
+        "setting": {"loss": {"k": evil}},
+    }.items():
+        config = record["config"] | changed
+        kept = {key: record[key] for key in ("metrics", "seconds", "seed")} | {"config": config}
+        folder = tmp_path / place
+        shutil.copytree(record["folder"], folder)
+        (folder / "metrics.json").write_text(json.dumps(kept))
+    page = build_report(load_runs(tmp_path), BUDGETS, title=evil)
+    assert evil not in page
+    assert page.count("<script>") == 1
+    assert page.count("&lt;script&gt;alert(1)") >= 5
 
 
 def test_script(folder, tmp_path, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """Runs are collected into the right rows, and averaged and marked rightly."""
 
 import hashlib
+import json
 import statistics
 from itertools import product
 from pathlib import Path
@@ -21,6 +22,7 @@ from tkpr.reporting.rows import (
     group_rows,
     load_runs,
     of_table,
+    one_experiment,
     places,
 )
 
@@ -265,3 +267,44 @@ def smallest_precision(histogram, k, recall):
             hits += here
             left -= here / n
     return hits / (k * images)
+
+
+@pytest.mark.parametrize(
+    ("key", "changed"),
+    [
+        ("fingerprint", {"fingerprint": "b"}),
+        ("processes", {"processes": 2}),
+        ("train_checksum", {"counts": {"train_checksum": "b", "test_checksum": "a"}}),
+        ("test_checksum", {"counts": {"train_checksum": "a", "test_checksum": "b"}}),
+    ],
+)
+def test_runs_of_other_data_are_not_averaged(tmp_path, key, changed):
+    origin = {"fingerprint": "a", "processes": 1}
+    origin["counts"] = {"train_checksum": "a", "test_checksum": "a"}
+    for seed in (0, 1):
+        record = write_run(tmp_path, "L_rank", table=TABLE, skill=1, seed=seed)
+        kept = {name: record[name] for name in ("metrics", "config", "seconds", "seed")}
+        kept |= origin | (changed if seed else {})
+        (record["folder"] / "metrics.json").write_text(json.dumps(kept))
+    with pytest.raises(ValueError, match=rf"seed=0 and .*seed=1 do not belong .* their {key} diff"):
+        group_rows(load_runs(tmp_path), ["L_rank"])
+    with pytest.raises(ValueError, match=f"their {key} differ"):
+        one_experiment(tmp_path)
+
+
+def test_rows_of_other_labels_are_not_put_side_by_side(tmp_path):
+    """Unless their settings say that the data differ; other weights are no other data."""
+    for row, sum_, limit in (("L_rank", "a", None), ("TKPR_a2", "b", None)):
+        record = write_run(tmp_path, row, table=TABLE, skill=1, split__limit=limit)
+        kept = {name: record[name] for name in ("metrics", "config", "seconds", "seed")}
+        kept |= {"counts": {"train_checksum": sum_}, "fingerprint": sum_}
+        (record["folder"] / "metrics.json").write_text(json.dumps(kept))
+    with pytest.raises(ValueError, match="their train_checksum differ"):
+        group_rows(load_runs(tmp_path), [])
+    kept["config"]["split"]["limit"] = 10
+    (record["folder"] / "metrics.json").write_text(json.dumps(kept))
+    assert list(group_rows(load_runs(tmp_path), [])) == ["L_rank", "TKPR_a2"]
+    kept["config"]["split"]["limit"] = None
+    kept["counts"]["train_checksum"] = "a"
+    (record["folder"] / "metrics.json").write_text(json.dumps(kept))
+    assert list(group_rows(load_runs(tmp_path), [])) == ["L_rank", "TKPR_a2"]

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from tests.fake_runs import labels, predictions, write_run
 from tkpr.metrics import evaluate, mean_average_precision, measure_names
-from tkpr.reporting.significance import bootstrap_whole, compare, paired_bootstrap, per_image
+from tkpr.reporting.significance import bootstrap_whole, compare, holm, paired_bootstrap, per_image
 
 MEASURES = measure_names(scopes=["image"])
 
@@ -123,6 +125,21 @@ def test_seeds_are_averaged_image_by_image(tmp_path):
     assert result.second == pytest.approx(two["metrics"]["mAP@3"])
 
 
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_rejects_what_its_procedure_rejects(p_values):
+    """Step down: the smallest of m against level / m, the next against level / (m - 1), ..."""
+    corrected = holm(p_values)
+    for level in (0.001, 0.05, 0.3):
+        rejected, left = set(), len(p_values)
+        for index in sorted(range(len(p_values)), key=p_values.__getitem__):
+            if p_values[index] * left >= level:
+                break
+            rejected.add(index)
+            left -= 1
+        assert {i for i, p in enumerate(corrected) if p < level} == rejected
+    assert all(c >= p for c, p in zip(corrected, p_values, strict=True))
+
+
 def test_other_images_are_refused(tmp_path):
     one = write_run(tmp_path, "A", table="t", skill=2.0)
     two = write_run(tmp_path, "B", table="t", skill=1.0, targets=labels(seed=9))
@@ -139,7 +156,10 @@ def test_script_compares_any_two_runs(tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("(2 runs)")
     assert lines[1].endswith("(1 run)")
-    cells = {line.split()[0]: line.split() for line in lines[4:]}
+    assert lines[-1].startswith("Holm: p corrected for 3 comparisons")
+    cells = {line.split()[0]: line.split() for line in lines[4:-2]}
+    p_values = [[float(text) for text in line[-4:-2]] for line in list(cells.values())[:2]]
+    assert all(corrected == pytest.approx(3 * p, abs=2e-4) for p, corrected in p_values[:1])
     assert list(cells) == ["mAP@3", "ranking_loss", "P@1"]
     for measure in ("mAP@3", "ranking_loss"):
         mean = (ones[0]["metrics"][measure] + ones[1]["metrics"][measure]) / 2

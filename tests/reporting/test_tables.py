@@ -317,3 +317,29 @@ def test_script_names_the_tables(monkeypatch, capsys):
         script(monkeypatch, capsys, "voc", "--dry-run")
     with pytest.raises(SystemExit, match="Could not override 'seeds'"):
         script(monkeypatch, capsys, TABLE, "--dry-run", "seeds=0,1")
+
+
+def test_names_are_shown_as_they_are(tmp_path):
+    """Settings that a row is named by may hold anything."""
+    nasty = "=a_b$|<i>\\x*\n%#"
+    for value in (nasty, "plain"):
+        write_run(tmp_path, "TKPR_a2", table=TABLE, skill=2, loss={"k": 5, "name": value})
+    write_run(tmp_path, "=HYPERLINK(1)", table=TABLE, skill=1)
+    table = tables.collect(load_runs(tmp_path), TABLE, BUDGETS["smoke"], significance=False)
+    table.notes.append(nasty)
+    body = formats.to_markdown(table).splitlines()
+    (line,) = [line for line in body if "loss.name==a" in line]
+    assert r"(loss.name==a_b\$\|&lt;i&gt;\\x\* %\#)" in line
+    assert len(re.findall(r"(?<!\\)\|", line)) == 1 + 2 + len(MEASURES)
+    latex = formats.to_latex(table)
+    written = r"(loss.name==a\_b\$|\textless{}i\textgreater{}\textbackslash{}x* \%\#)"
+    assert rf"TKPR $\alpha_2$ {written}" in latex
+    comments = latex.split(r"\begin")[0].splitlines()
+    assert all(line.startswith("% ") for line in comments)
+    rows = list(csv.DictReader(io.StringIO(formats.to_csv(table))))
+    assert f"TKPR_a2 (loss.name={nasty})" in {row["method"] for row in rows}
+    assert "'=HYPERLINK(1)" in {row["method"] for row in rows}
+    assert not [row for row in rows if row["method"][0] in "=+-@"]
+    page = formats.to_page(table)
+    assert "&lt;i&gt;" in page
+    assert "<i>" not in page

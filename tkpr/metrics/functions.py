@@ -127,7 +127,7 @@ def coverage_error(scores: Array, targets: Array, **options: Unpack[Options]) ->
 
 
 def rank_distribution(scores: Array, targets: Array, *, ties: str = "worst") -> np.ndarray:
-    """How many relevant labels sit at rank 1, 2, ..., C, summed over the rows (Fig. 4).
+    """How many relevant labels sit at rank 1, 2, ..., C, summed over the rows (Fig. 3).
 
     >>> rank_distribution(torch.tensor([[3.0, 2.0], [1.0, 2.0]]), torch.tensor([[1, 1], [1, 0]]))
     array([1., 2.])

@@ -8,11 +8,9 @@ from datetime import timedelta
 
 from matplotlib.figure import Figure
 
-from tkpr.metrics import title as measure_title
 from tkpr.reporting import tables
 from tkpr.reporting.figures import cases, consistency, ranks, sensitivity
 from tkpr.reporting.figures.consistency import row_consistency
-from tkpr.reporting.figures.style import shown
 from tkpr.reporting.formats import to_html
 from tkpr.reporting.page import render
 from tkpr.reporting.paper_numbers import table_names
@@ -108,30 +106,28 @@ def draw_figures(table: str, runs: Sequence[Run]) -> list[tuple[str, Figure]]:
     rows = rows_in_paper_order(runs)
     usual = consistency.usual(rows)
     drawn = [
-        ("Normalised measures against the epoch (as Fig. 2 and 5).", consistency.draw(usual)),
+        ("Normalised measures against the epoch (as Fig. 2 and 4).", consistency.draw(usual)),
         (
             "The same, normalised over the epochs after the warm-up only.",
             consistency.draw(usual, after_warmup=True),
         ),
-        ("Where the relevant labels end up (as Fig. 4).", ranks.draw(rows)),
+        ("Where the relevant labels end up (as Fig. 3).", ranks.draw(rows)),
     ]
     ours = [row for row in rows if is_ours(row)]
     theirs = [row for row in rows if not is_ours(row)]
     if ours and theirs:
-        keep = "TKPR_a2" if "TKPR_a2" in ours else ours[0]
-        one = {row: rows[row][0] for row in [keep, *theirs[:4]]}
+        one = {row: rows[row][0] for row in [*ours, *theirs[:4]]}
         try:
-            images = cases.pictures(one[keep])
+            images = cases.pictures(one[ours[0]])
         except FileNotFoundError:  # the images are on another machine: their ids are shown
             images = {}
         for losses in (False, True):
             chosen = cases.choose(one, losses=losses)
             what = "smallest" if losses else "largest"
             caption = (
-                f"The images with the {what} gain of {shown(keep)}: its "
-                f"{measure_title(cases.MEASURE)} minus the highest value among the competitors "
-                "shown; among equals those with more labels, then by id. Right labels are green "
-                "and ticked (as Fig. 9 and 10)."
+                f"The images with the {what} gain of TKPR: its {cases.MEASURE} minus the highest "
+                "value among the competitors shown; among equals those with more labels, then by "
+                "id. The labels of the image are green; right ones are ticked (as Fig. 8 and 9)."
             )
             drawn.append((caption, cases.draw(chosen, images, list(one))))
     return drawn

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,29 @@ from tkpr.config import experiment_settings
 from tkpr.metrics import lower_is_better, measure_names
 from tkpr.reporting.paper_numbers import paper_table, table_names
 
+CHECKSUMS = ("train_checksum", "test_checksum")
+
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run, read from its metrics.json."""
+    """A finished run, read from its metrics.json.
+
+    Attributes:
+        folder: where it is.
+        config: all its settings.
+        metrics: its final values, by measure.
+        seconds: how long it took.
+        overrides: the words of its command.
+        origin: what else decides its numbers: the fingerprint of data and pretrained weights, the
+            checksums of the labels, the number of processes.
+    """
 
     folder: Path
     config: dict[str, Any]
     metrics: dict[str, float]
     seconds: float
-    overrides: list[str]
+    overrides: list[str] = field(default_factory=list)
+    origin: dict[str, Any] = field(default_factory=dict)
 
     @property
     def row(self) -> str | None:
@@ -82,6 +95,11 @@ def load_runs(root: Path) -> list[Run]:
                 metrics=record["metrics"],
                 seconds=record["seconds"],
                 overrides=record.get("overrides", []),
+                origin={
+                    "fingerprint": record.get("fingerprint"),
+                    "processes": record.get("processes"),
+                    **{key: record.get("counts", {}).get(key) for key in CHECKSUMS},
+                },
             )
             runs.append(run)
         except (ValueError, KeyError) as error:
@@ -113,6 +131,7 @@ def group_rows(runs: Iterable[Run], rows: Sequence[str]) -> dict[str, list[Run]]
         run with several settings, each has a line of its own that names what differs.
     """
     runs = list(runs)
+    check_same_labels(runs)
     grouped: dict[str, list[Run]] = {}
     for row in dict.fromkeys([*rows, *(run.row or "" for run in runs)]):
         groups = variants(run for run in runs if run.row == row)
@@ -122,6 +141,18 @@ def group_rows(runs: Iterable[Run], rows: Sequence[str]) -> dict[str, list[Run]]
             name = row if len(groups) == 1 else f"{row} ({_difference(group, groups)})"
             grouped[name] = group
     return grouped
+
+
+def check_same_labels(runs: Sequence[Run]) -> None:
+    """Refuse rows of one table whose labels differ although their settings of the data do not."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        parts = {
+            key: value
+            for key, value in run.settings.items()
+            if key.split(".")[0] in ("dataset", "labels", "split")
+        }
+        check_same_origin([first.setdefault(repr(sorted(parts.items())), run), run], CHECKSUMS)
 
 
 def rows_in_paper_order(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -136,7 +167,7 @@ def rows_in_paper_order(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def variants(runs: Iterable[Run]) -> list[list[Run]]:
-    """Group runs that differ in the seed only; no seed may be there twice."""
+    """Group runs that differ in the seed only; no seed may be there twice, nor data differ."""
     groups: list[list[Run]] = []
     for run in runs:
         same = [group for group in groups if group[0].settings == run.settings]
@@ -150,7 +181,25 @@ def variants(runs: Iterable[Run]) -> list[list[Run]]:
         if len(set(seeds)) < len(seeds):
             folders = ", ".join(str(run.folder) for run in group)
             raise ValueError(f"run twice with the same seed and settings: {folders}")
+        check_same_origin(group)
     return groups
+
+
+def check_same_origin(runs: Sequence[Run], keys: Iterable[str] | None = None) -> None:
+    """Refuse to put runs together that were computed from other data or by other processes.
+
+    Args:
+        runs: with the same settings.
+        keys: of ``origin``; all of them unless named.
+    """
+    for run in runs[1:]:
+        for key in keys or run.origin:
+            values = runs[0].origin.get(key), run.origin.get(key)
+            if values[0] != values[1]:
+                raise ValueError(
+                    f"{runs[0].folder} and {run.folder} do not belong together: their {key} "
+                    f"differ ({values[0]}, {values[1]}); repeat one of them or move it elsewhere"
+                )
 
 
 def one_experiment(folder: Path) -> list[Run]:

@@ -1,7 +1,7 @@
 """Paired bootstrap over test images: is one method better than another beyond chance?
 
 Both methods are measured on the same images. The images are drawn again, with replacement, many
-times; the share of draws in which the order of the two is reversed tells how far to trust it. The
+times; the share of draws in which their order is reversed says how far to trust it. The
 spread over training runs is not seen by this: several seeds are averaged per image first.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from tkpr.metrics import evaluate_one, find_measure, per_image
 from tkpr.runs.saved_model import load_predictions
 
+LEVEL = 0.05
 RESAMPLES_AT_ONCE = 100
 
 

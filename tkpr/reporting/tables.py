@@ -18,11 +18,11 @@ from tkpr.reporting.rows import (
     of_table,
     places,
 )
-from tkpr.reporting.significance import Comparison, check_same_images, holm, paired_bootstrap
+from tkpr.reporting.significance import LEVEL, Comparison, check_same_images, holm, paired_bootstrap
 from tkpr.runs.plan import Budget
 from tkpr.runs.saved_model import load_predictions
 
-LEVEL, RESAMPLES = 0.05, 5000
+RESAMPLES = 5000
 BETTER, WORSE = "*", "°"
 MISSING = "–"
 

@@ -4,7 +4,7 @@
 * :mod:`~tkpr.theory.bounds`: Prop. 3 and Lem. 5 (the ranking loss), Thm. 2 (AP@K).
 * :mod:`~tkpr.theory.bayes`: Prop. 4, Cor. 2, Prop. 14, the optimal rankings.
 * :mod:`~tkpr.theory.consistency`: Thm. 3 and Cor. 3, what minimises the surrogates.
-* :mod:`~tkpr.theory.generalisation`: Prop. 5 to 10, Thm. 4, Tab. 2, Lipschitz constants.
+* :mod:`~tkpr.theory.generalisation`: Prop. 5 to 10, Thm. 4, Tab. 3, Lipschitz constants.
 
 Statements carry the numbers that LaTeX gives them: propositions, theorems, corollaries and lemmas
 each have a counter of their own, which runs on through the appendix; a restated one keeps its

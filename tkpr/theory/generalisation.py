@@ -1,4 +1,4 @@
-"""Prop. 5 to 10, Thm. 4 and Tab. 2: Lipschitz constants, and the factor before the complexity.
+"""Prop. 5 to 10, Thm. 4 and Tab. 3: Lipschitz constants, and the factor before the complexity.
 
 All constants are given for mu_l = 1; multiply by the surrogate's own constant
 (:func:`surrogate_slope`). Asm. 3 asks for K >= N(y); where a histogram has more labels than K, the
@@ -190,7 +190,7 @@ class Fit:
 
 
 def fit(histogram: Sequence[int], law: str) -> Fit:
-    """Fit lambda of a law of Tab. 2 to a histogram.
+    """Fit lambda of a law of Tab. 3 to a histogram.
 
     Both laws are exponential families, so the likelihood is largest where the law's mean of q, or
     of ln q, is that of the data.
@@ -207,9 +207,9 @@ def fit(histogram: Sequence[int], law: str) -> Fit:
 
 
 def law_factor(law: str, rate: float, k: int, *, alpha: int, normalised: bool = True) -> float:
-    """sum_{q <= K} sqrt(pi_q) mu_q / mu_l for a law of Tab. 2 (Thm. 4).
+    """sum_{q <= K} sqrt(pi_q) mu_q / mu_l for a law of Tab. 3 (Thm. 4).
 
-    Tab. 2 drops the constant that makes the pi_q sum to one (``normalised=False``), although it
+    Tab. 3 drops the constant that makes the pi_q sum to one (``normalised=False``), although it
     depends on lambda and, for slow decay, on K.
 
     >>> law_factor("exponential", 10.0, 20, alpha=2, normalised=False) < 0.01
@@ -225,7 +225,7 @@ def law_factor(law: str, rate: float, k: int, *, alpha: int, normalised: bool = 
 
 
 def order_as_printed(law: str, rate: float, k: float, *, alpha: int) -> float:
-    """g(K) of Tab. 2.
+    """g(K) of Tab. 3.
 
     >>> order_as_printed("power", 2.0, 100, alpha=1)
     10.0
@@ -240,7 +240,7 @@ def order_as_printed(law: str, rate: float, k: float, *, alpha: int) -> float:
 
 
 def row_as_printed(law: str, rate: float, *, alpha: int) -> str:
-    """The row of Tab. 2 that a law with this lambda falls into, in words.
+    """The row of Tab. 3 that a law with this lambda falls into, in words.
 
     >>> row_as_printed("power", 1.33, alpha=1)
     'lambda in (0, 3): K^((3 - lambda)/2) = K^0.83'

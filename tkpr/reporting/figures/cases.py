@@ -1,9 +1,10 @@
-"""Fig. 9 and 10: images with their labels and the top labels of several methods.
+"""Fig. 8 and 9: images with their labels and the top labels of several methods.
 
 The rule, so that nobody picks by hand: the gain of an image is TKPR^{alpha_2}@5 of the TKPR row
-minus the highest value among the competitors. The images with the largest gain are shown, those
-with more labels first among equals, then in the order of their ids. With ``losses=True`` it is the
-smallest gain instead. The share of images with a gain and with a loss is written above them.
+(alpha_2 where there are several) minus the highest value among the competitors. The images with the
+largest gain are shown, those with more labels first among equals, then in the order of their ids.
+With ``losses=True`` it is the smallest gain instead. The shares of images with a gain and with a
+loss are written above them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,9 @@ from omegaconf import OmegaConf
 from tkpr.config import build_dataset
 from tkpr.data.dataset import Split
 from tkpr.data.images import read_image
-from tkpr.metrics import per_image
+from tkpr.metrics import per_image, title
 from tkpr.ranking import top_labels
+from tkpr.reporting.escape import for_figure
 from tkpr.reporting.figures.style import shown
 from tkpr.reporting.rows import Run, is_ours
 from tkpr.reporting.significance import check_same_images
@@ -68,29 +70,30 @@ def choose(rows: Mapping[str, Run], *, count: int = 4, losses: bool = False) -> 
     """Choose images by the rule at the top of this file.
 
     Args:
-        rows: one run per row: a single TKPR row and one or more competitors.
+        rows: one run per row: one or more TKPR rows and one or more competitors.
         count: how many images.
         losses: the images on which TKPR does worst, instead of best.
     """
     ours = [row for row in rows if is_ours(row)]
-    if len(ours) != 1 or len(rows) < 2:
+    if not ours or len(rows) == len(ours):
         raise ValueError(
-            f"a case study needs one TKPR row and at least one competitor; got {', '.join(rows)}"
+            f"a case study needs a TKPR row and at least one competitor; got {', '.join(rows)}"
         )
+    lead = "TKPR_a2" if "TKPR_a2" in ours else ours[0]
     stored = {row: load_predictions(run.folder) for row, run in rows.items()}
-    first = stored[ours[0]]
+    first = stored[lead]
     for row, predictions in stored.items():
-        check_same_images(first, predictions, rows[ours[0]].folder, rows[row].folder)
+        check_same_images(first, predictions, rows[lead].folder, rows[row].folder)
     targets, names = first["targets"], first["class_names"].tolist()
-    values = {row: per_image(MEASURE, told["logits"], targets) for row, told in stored.items()}
-    theirs = np.max([value for row, value in values.items() if row != ours[0]], axis=0)
-    gain = np.nan_to_num(values[ours[0]] - theirs).round(9)  # equal gains are ties
+    values = {row: per_image(MEASURE, one["logits"], targets) for row, one in stored.items()}
+    theirs = np.max([value for row, value in values.items() if row not in ours], axis=0)
+    gain = np.nan_to_num(values[lead] - theirs).round(9)  # equal gains are ties
     order = np.lexsort((first["ids"], -targets.sum(1).astype(int), gain if losses else -gain))
     chosen = []
     for index in order[:count].tolist():
         top = {}
-        for row, told in stored.items():
-            scores = torch.from_numpy(told["logits"][[index]])
+        for row, one in stored.items():
+            scores = torch.from_numpy(one["logits"][[index]])
             best = top_labels(scores, torch.from_numpy(targets[[index]].astype(int)), 5)
             top[row] = [names[label] for label in best[0].tolist()]
         labels = [names[label] for label in np.flatnonzero(targets[index]).tolist()]
@@ -98,8 +101,11 @@ def choose(rows: Mapping[str, Run], *, count: int = 4, losses: bool = False) -> 
     return Cases(chosen, float((gain > 0).mean()), float((gain < 0).mean()), losses)
 
 
-def pictures(run: Run, dataset: Any = None) -> dict[str, Any]:
-    """The test images of a run by the name of their id; empty where it saw features only.
+def pictures(run: Run, dataset: Any = None) -> dict[str, tuple[Split, int]]:
+    """The images of a run by their ids, those it was tested on first; empty for features.
+
+    The id without folder and ending finds an image as well, where it belongs to one image only:
+    features may be stored under shorter ids than the images.
 
     Args:
         run: whose data set to read.
@@ -111,11 +117,14 @@ def pictures(run: Run, dataset: Any = None) -> dict[str, Any]:
     if "train_split" in dataset:
         return {}
     data = build_dataset(dataset)
-    return {
-        PurePath(name).stem: (split, row)
-        for split in (data.test, data.train)
-        for row, name in enumerate(split.ids)
-    }
+    splits = (data.train, data.test) if run.held_out else (data.test, data.train)
+    found: dict[str, tuple[Split, int]] = {}
+    by_stem: dict[str, list[tuple[Split, int]]] = {}
+    for split in splits:
+        for row, name in enumerate(split.ids):
+            found.setdefault(name, (split, row))
+            by_stem.setdefault(PurePath(name).stem, []).append((split, row))
+    return {stem: places[0] for stem, places in by_stem.items() if len(places) == 1} | found
 
 
 def pixels(split: Split, row: int) -> np.ndarray:
@@ -125,9 +134,9 @@ def pixels(split: Split, row: int) -> np.ndarray:
 
 
 def draw(cases: Cases, images: Mapping[str, tuple[Split, int]], rows: Sequence[str]) -> Figure:
-    """Draw a column per image: the image, its labels, then five labels per method.
+    """Draw a column per image: its labels, the image, then five labels per method.
 
-    Labels that are right are green, bold and ticked.
+    Right labels, and those of the image, are green and bold; right ones are ticked.
 
     Args:
         cases: the chosen images.
@@ -139,17 +148,20 @@ def draw(cases: Cases, images: Mapping[str, tuple[Split, int]], rows: Sequence[s
     heights = [2.0, *[1.0] * len(rows)]
     panels = figure.subplots(1 + len(rows), count, squeeze=False, height_ratios=heights)
     figure.suptitle(
-        f"{'smallest' if cases.losses else 'largest'} gains in {shown(MEASURE)} over the best "
+        f"{'smallest' if cases.losses else 'largest'} gains in {title(MEASURE)} over the best "
         f"competitor; of all test images\n{cases.better:.0%} gain, {cases.worse:.0%} lose",
         fontsize=8,
     )
     for column, case in zip(panels.T, cases.chosen, strict=True):
-        found = images.get(PurePath(case.id).stem)
+        found = images.get(case.id) or images.get(PurePath(case.id).stem)
         if found:
             column[0].imshow(pixels(*found), cmap="gray", aspect="equal")
         else:
-            column[0].text(0.5, 0.5, f"image\n{case.id}", ha="center", va="center", color=GREY)
-        column[0].set_title(f"{wrap(case.labels)}\n(gain {case.gain:+.2f})", fontsize=7)
+            name = for_figure(case.id)
+            column[0].text(0.5, 0.5, f"image\n{name}", ha="center", va="center", color=GREY)
+        names = wrap([for_figure(label) for label in case.labels])
+        column[0].set_title(names, fontsize=7, color=GREEN, weight="bold")
+        column[0].set_xlabel(f"gain {case.gain:+.2f}", fontsize=7, labelpad=2)
         for panel, row in zip(column[1:], rows, strict=True):
             panel.set_title(shown(row), fontsize=7, loc="left", pad=1)
             for place, label in enumerate(case.top[row]):
@@ -157,7 +169,7 @@ def draw(cases: Cases, images: Mapping[str, tuple[Split, int]], rows: Sequence[s
                 panel.text(
                     0.04,
                     0.94 - 0.19 * place,
-                    f"{place + 1}  {label}{'  ✓' if right else ''}",
+                    f"{place + 1}  {for_figure(label)}{'  ✓' if right else ''}",
                     fontsize=7,
                     va="top",
                     color=GREEN if right else GREY,

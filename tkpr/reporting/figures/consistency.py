@@ -1,4 +1,4 @@
-"""Fig. 2 and 5: do all measures rise together while a loss is optimized?"""
+"""Fig. 2 and 4: do all measures rise together while a loss is optimized?"""
 
 from collections.abc import Sequence
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""Fig. 4: at which rank do the relevant labels end up?"""
+"""Fig. 3: at which rank do the relevant labels end up?"""
 
 import numpy as np
 from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Fig. 6, 7 and 8: how much does the result depend on K and on E_w?"""
+"""Fig. 5, 6 and 7: how much does the result depend on K and on E_w?"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,9 +1,11 @@
-"""One look for all figures: told apart without colour, by line, marker and hatch."""
+"""One look for all figures, readable without colour: by line, marker and hatch."""
 
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+
+from tkpr.reporting.escape import for_figure
 
 # Okabe and Ito's palette, which the colour-blind can tell apart, in an order of falling contrast
 COLOURS = ["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F"]
@@ -33,7 +35,7 @@ def shown(name: str) -> str:
     >>> shown("L_u4"), shown("ASL"), shown("TKPR_a2")
     ('$L_{u_4}$', 'ASL', 'TKPR $\\alpha_2$')
     """
-    return NAMES.get(name, name)
+    return NAMES.get(name) or for_figure(name)
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
