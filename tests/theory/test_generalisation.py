@@ -205,7 +205,7 @@ def test_orders_of_the_power_law_with_its_normalising_constant():
         printed = growth_exponent("power", rate, alpha=1, normalised=False)
         assert printed == pytest.approx((3 - rate) / 2, abs=0.02)
     assert growth_exponent("power", 2, alpha=1) == pytest.approx(0.5, abs=0.02)
-    # strictly between the limits Tab. 2 has ln K, where the sum is bounded
+    # strictly between the limits Tab. 3 has ln K, where the sum is bounded
     assert growth_exponent("power", 4.9, alpha=1) == pytest.approx(0, abs=0.01)
     assert growth_exponent("power", 2.9, alpha=2) == pytest.approx(0, abs=0.01)
 
