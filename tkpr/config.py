@@ -1,12 +1,14 @@
 """From a configuration to objects: the one caller of Hydra's ``instantiate``."""
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import hydra.utils
 from hydra.errors import InstantiationException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 # settings that say where and how fast a run computes, not what: they may change on a resume, and
 # a run is not named by them
@@ -68,11 +70,46 @@ def build(
 
 
 def build_dataset(cfg: DictConfig) -> Any:
-    """Read the data set that a node names; ``on_error`` is for those who open its images."""
+    """Read the data set that a node names; ``on_error`` is not an argument of the loader."""
     cfg = cfg.copy()
     OmegaConf.set_struct(cfg, False)
     cfg.pop("on_error", None)
+    hints = get_type_hints(hydra.utils.get_object(cfg._target_))
+    for key, value in cfg.items():
+        if key in hints and (wanted := misfit(value, hints[key])):
+            raise ValueError(f"dataset.{key} must be {wanted}; got {value!r}")
     return build(cfg)
+
+
+# the types of a setting by the annotation of the argument, and what they are called
+KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("an integer", (int,)),
+    float: ("a number", (int, float)),
+    str: ("a text", (str,)),
+    Path: ("a path", (str, Path)),
+    type(None): ("null", (type(None),)),
+    Sequence: ("a list", (list, ListConfig)),
+    Collection: ("a list", (list, ListConfig)),
+}
+
+
+def misfit(value: Any, hint: Any) -> str:
+    """Return what a setting must be according to an annotation, or nothing if it fits.
+
+    >>> misfit(1.5, int), misfit("a", int | None), misfit(True, float)
+    ('an integer', 'an integer or null', 'a number')
+    >>> misfit(1, float), misfit(None, str | None), misfit(["a"], Sequence[str])
+    ('', '', '')
+    """
+    hints = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+    kinds = [KINDS.get(get_origin(option) or option) for option in hints]
+    for kind in kinds:
+        if kind is None or (
+            isinstance(value, kind[1]) and (not isinstance(value, bool) or bool in kind[1])
+        ):
+            return ""
+    return " or ".join(kind[0] for kind in kinds if kind)
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -106,7 +106,7 @@ def test_quotes_comments_and_empty_sparse_rows(tmp_path):
         ("@relation r\n@attribute a string\n", r"tiny.arff, line 2: 'a' has the unknown type 'str"),
         ("@attribute a date 'yyyy'\n", r"line 1: 'a' has the unknown type .date 'yyyy'"),
         ("@attribute a\n", r"line 1: expected '@attribute name type'"),
-        ("@attribute a real\n@attribute a real\n", r"line 2: a second attribute is called 'a'"),
+        ("@attribute a real\n@attribute a real\n", r"line 2: there is already an attribute 'a'"),
         ("@attribute a {x,y,x}\n", r"line 1: a value of 'a' is declared twice"),
         ("1,2,3\n", r"line 1: expected @attribute or @data; got '1,2,3'"),
         (HEADER + "1,x,0\n1,x\n", r"tiny.arff, line 7: 2 values for 3 attributes"),
@@ -116,7 +116,7 @@ def test_quotes_comments_and_empty_sparse_rows(tmp_path):
         (HEADER + "nan,x,0\n", r"line 6: 'a' is not a finite number"),
         (HEADER + "1,z,0\n", r"line 6: 'b' cannot be 'z'"),
         (HEADER + "1,x,2\n", r"line 6: 'one' cannot be '2'"),
-        (HEADER + "1,'y z,0\n", r"line 6: a quote is not closed"),
+        (HEADER + "1,'y z,0\n", r"line 6: unclosed quote"),
         (HEADER + "{3 1}\n", r"line 6: expected 'column value' with a column below 3; got '3 1'"),
         (HEADER + "{a 1}\n", r"line 6: expected 'column value'"),
         (HEADER + "{\u0661 1}\n", r"line 6: expected 'column value'"),
@@ -134,7 +134,10 @@ def test_bad_arff(tmp_path, text, match):
 @pytest.mark.parametrize(
     ("labels", "match"),
     [
-        ("<labels>\n<label name='two'/></labels>", r"tiny.xml, line 2: the label 'two' is no attr"),
+        (
+            "<labels>\n<label name='two'/></labels>",
+            r"tiny.xml, line 2: the label 'two' is not an attr",
+        ),
         ("<labels></labels>", r"tiny.xml lists no labels"),
         ("<labels>\n<label></labels>", r"tiny.xml, line 2: broken XML"),
         ("<labels><label/></labels>", r"tiny.xml, line 1: each label needs a name"),

@@ -128,7 +128,7 @@ def test_broken_json_names_file_and_line(root):
 
 def test_splits_must_have_the_same_categories(root):
     edit(root, lambda content: content["categories"][0].update(name="human"), split="val")
-    with pytest.raises(ValueError, match="other categories"):
+    with pytest.raises(ValueError, match="different categories"):
         load("coco", root)
 
 

@@ -141,7 +141,7 @@ def test_broken_files_are_named(tmp_path, name, spoil):
     buffer = io.BytesIO()
     photograph().save(buffer, "PNG" if name.endswith("png") else "JPEG")
     (tmp_path / name).write_bytes(spoil(buffer.getvalue()))
-    with pytest.raises(ValueError, match=rf"{name} cannot be read .* get it anew"):
+    with pytest.raises(ValueError, match=rf"{name} cannot be read .* replace it"):
         read_image(tmp_path / name)
 
 
@@ -360,7 +360,7 @@ def test_a_full_disk_is_named(split, tmp_path, on_error):
 
 def test_half_a_record_is_an_error(split, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pwrite", lambda file, record, at: len(record) // 2)
-    with pytest.raises(OSError, match=r"\.bin cannot be written \(only 866 of 1732 bytes\)"):
+    with pytest.raises(OSError, match=r"\.bin cannot be written \(wrote 866 of 1732 bytes\)"):
         cached(split, tmp_path / "cache")[0]
 
 
@@ -398,3 +398,14 @@ def test_reader_beside_a_writer_that_is_killed(split, tmp_path):
     assert reads == 50
     if (image := cache.get(0)) is not None:
         assert len(image.unique()) == 1
+
+
+def test_an_error_of_the_augmentation_is_not_taken_for_an_unreadable_image():
+    def broken(image):
+        raise ValueError("crop larger than the image")
+
+    split = Split([np.zeros((8, 8), np.uint8)], np.ones((1, 2), dtype=np.uint8), ["a"])
+    dataset = ImageDataset(split, size=8, augment=broken, on_error="skip")
+    with pytest.raises(ValueError, match="crop larger"):
+        dataset.__getitems__([0])
+    assert not dataset.unreadable.any()

@@ -78,7 +78,7 @@ def test_reference_counts_that_do_not_fit(root):
     rows = np.arange(TRAIN)[::-1]
     other = MultiLabelData(data.class_names, data.train.subset(rows), data.test)
     assert summary(other, reference_of(data))[1] == [
-        "train: 1 rows of the table are not as expected, the first is checksum: "
+        "train: 1 rows of the table differ from the reference, the first is checksum: "
         f"{checksum(other.train.targets)} instead of {checksum(data.train.targets)}"
     ]
     assert summary(other, reference_of(data), check_order=False)[1] == []
@@ -87,7 +87,7 @@ def test_reference_counts_that_do_not_fit(root):
 def test_empty_split(root):
     data = load("csv", root)
     empty = data.test.subset(np.array([], dtype=int))
-    with pytest.raises(ValueError, match="a split holds no samples"):
+    with pytest.raises(ValueError, match="a split has no samples"):
         statistics(empty, data.class_names)
 
 

@@ -60,7 +60,7 @@ def test_packed_lists_and_alphabetical_indices(root):
         ("a.jpg,sky\n", r"nus_val.txt, line 1: unknown concept 'sky'"),
         ("a.jpg,3\na.jpg,4\n", r"nus_val.txt, line 2: a.jpg is already in line 1"),
         ("../a.jpg,3\n", r"nus_val.txt, line 1: '../a.jpg' leads out of"),
-        ("0001_Train.jpg,3\n", r"1 images are in the training and in the test list"),
+        ("0001_Train.jpg,3\n", r"1 images are in both the training and the test list"),
     ],
 )
 def test_bad_list(root, text, match):

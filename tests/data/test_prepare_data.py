@@ -141,3 +141,27 @@ def test_archives_are_those_of_the_year():
     names = [archive.name for archive in archives_of("tkpr.data.coco.load_coco", {"year": 2017})]
     assert names == ["annotations_trainval2017.zip", "val2017.zip", "train2017.zip"]
     assert archives_of("tkpr.data.coco.load_coco", {"year": 2015}) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["dataset=mosaic", "dataset.seed=abc"], "dataset.seed must be an integer; got 'abc'"),
+        (["dataset=mosaic", "dataset.train_size=1.5"], "dataset.train_size must be an integer"),
+        (["dataset=mosaic", "dataset.train_size=0"], "train_size and test_size must be at least 1"),
+        (["dataset=mosaic", "dataset.seed=-1"], "seed at least 0; got 4000, 1000 and -1"),
+        (
+            ["dataset=voc2012", "dataset.root=null"],
+            "dataset.root must be a text or a path; got None",
+        ),
+        (["dataset=voc2012", "dataset.labels_from=3"], "dataset.labels_from must be a text"),
+        (["dataset=csv", "dataset.allow_outside=yes please"], "must be true or false"),
+        (["dataset=arff", "dataset.exclude=protein"], "dataset.exclude must be a list"),
+        (["dataset=arff", "dataset.name=null"], "dataset.name must be a text; got None"),
+        (["dataset=features", "dataset.file=null"], "dataset.file must be a text or a path"),
+        (["dataset=nuswide", "dataset.train_list=null"], "dataset.train_list must be a text"),
+    ],
+)
+def test_settings_of_the_wrong_type_are_one_line(overrides, problem):
+    (found,) = prepare(*overrides)
+    assert problem in found

@@ -125,7 +125,7 @@ def test_bad_image_list(root):
         ("<annotation>\n<object>\n</annotation>", r"train_000001.xml, line 3: broken XML"),
         (
             "<annotation>\n<object>\n<name>unicorn</name>\n</object></annotation>",
-            r"train_000001.xml, line 3: 'unicorn' is none of the 20 classes",
+            r"train_000001.xml, line 3: 'unicorn' is not one of the 20 classes",
         ),
         (
             "<annotation><object><name>cat</name>\n<difficult>yes</difficult></object></annotation>",

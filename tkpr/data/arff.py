@@ -40,19 +40,19 @@ def load_arff(
 ) -> MultiLabelData:
     """Read ``<name>.xml`` with ``<name>-train.arff`` and ``<name>-test.arff``, or ``<name>.arff``.
 
-    The files may be packed (``.gz``) and end in ``-sparse.arff``. Rows are dense or sparse; in a
-    sparse row, what is left out is 0 or the first value of a nominal attribute. Features are
-    float32; labels are in the order of the XML file. Attributes other than numeric and nominal
-    ones, and missing values, are errors.
+    The files may be gzipped (``.gz``) and end in ``-sparse.arff``. Rows are dense or sparse; a
+    value omitted from a sparse row is 0, or the first value of a nominal attribute. Features are
+    float32; labels have the order of the XML file. Missing values, and attributes that are neither
+    numeric nor nominal, are errors.
 
     Args:
         root: the folder with the files.
         name: the name of the data set, for instance ``emotions``.
-        nominal: how a nominal feature of more than two values enters: ``onehot``: a 0/1 column
-            per value; ``index``: one column with the position of the value. One of two values
-            is a single 0/1 column either way.
-        exclude: names of attributes to leave out, such as identifiers.
-        test_fraction: the share of test rows where there is no pair of train and test files.
+        nominal: the encoding of nominal features with more than two values: ``onehot``: a 0/1
+            column per value; ``index``: one column with the position of the value. Two values are
+            a single 0/1 column either way.
+        exclude: names of attributes to drop, such as identifiers.
+        test_fraction: the share of test rows if there is no pair of train and test files.
         seed: of that split.
 
     >>> load_arff("data/arff", name="emotions", nominal="onehot", exclude=[], test_fraction=0.3,
@@ -78,7 +78,7 @@ def load_arff(
     for label in labels:
         if label not in tables[0].attributes:
             raise ValueError(
-                f"{xml}, line {line_of(xml, label)}: the label {label!r} is no attribute of "
+                f"{xml}, line {line_of(xml, label)}: the label {label!r} is not an attribute of "
                 f"{paths[0]}"
             )
     splits = [table.split(labels, nominal=nominal) for table in tables]
@@ -89,7 +89,7 @@ def load_arff(
 
 
 def _label_names(path: Path) -> list[str]:
-    """Return the labels that a Mulan XML file lists; nested ones follow their parent."""
+    """Return the labels in a Mulan XML file; nested labels follow their parent."""
     names = []
     for element in read_xml(path).iter():
         if element.tag.rpartition("}")[2] == "label":
@@ -105,13 +105,13 @@ def _label_names(path: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class _Table:
-    """The columns of an ARFF file that are in use.
+    """The columns of an ARFF file, without excluded ones.
 
     Attributes:
         path: the file.
-        attributes: the name of each column with its nominal values, None for a numeric one.
+        attributes: the nominal values of each column by name; None if it is numeric.
         lines: the line number of each row.
-        codes: float32 ``[N, A]``: numbers, and positions among the nominal values.
+        codes: float32 ``[N, A]``: numbers, or positions of nominal values.
     """
 
     path: Path
@@ -120,7 +120,7 @@ class _Table:
     codes: np.ndarray
 
     def split(self, labels: list[str], *, nominal: str) -> Split:
-        """Return the features and the 0/1 matrix of the labels."""
+        """Return the features and the label matrix."""
         features, targets = [], {}
         for codes, (name, values) in zip(self.codes.T, self.attributes.items(), strict=True):
             if name in labels:
@@ -137,7 +137,7 @@ class _Table:
         )
 
     def _target(self, name: str, values: list[str] | None, codes: np.ndarray) -> np.ndarray:
-        """Return the column of a label, whose values must be 0 and 1."""
+        """Return the column of a label, which must hold 0 and 1."""
         if values is not None:
             if not set(values) <= {"0", "1"}:
                 raise ValueError(
@@ -154,7 +154,7 @@ class _Table:
 
 
 def _read_table(path: Path, exclude: Collection[str]) -> _Table:
-    """Read an ARFF file, except for the attributes called as in ``exclude``."""
+    """Read an ARFF file without the attributes in ``exclude``."""
     attributes: dict[str, list[str] | None] = {}
     converters: list[Callable[[str], float]] = []
     lines: list[int] = []
@@ -171,7 +171,7 @@ def _read_table(path: Path, exclude: Collection[str]) -> _Table:
         elif keyword == "@attribute":
             name, values = _read_attribute(text, exclude, where)
             if name in attributes:
-                raise ValueError(f"{where}: a second attribute is called {name!r}")
+                raise ValueError(f"{where}: there is already an attribute {name!r}")
             attributes[name] = values
             converters.append(_converter(values, ignored=name in exclude))
         elif keyword == "@data":
@@ -190,7 +190,7 @@ def _read_table(path: Path, exclude: Collection[str]) -> _Table:
 def _read_attribute(
     text: str, exclude: Collection[str], where: str
 ) -> tuple[str, list[str] | None]:
-    """Return the name of a declared attribute and its nominal values, None for a numeric one."""
+    """Return an attribute's name and its nominal values, None if it is numeric."""
     match = _ATTRIBUTE.match(text)
     if match is None:
         raise ValueError(f"{where}: expected '@attribute name type'; got {text[:60]!r}")
@@ -202,14 +202,14 @@ def _read_attribute(
         return name, values
     if kind.lower() not in NUMERIC and name not in exclude:
         raise ValueError(
-            f"{where}: {name!r} has the unknown type {kind!r}; numeric, real, integer and "
-            "{...} are understood, others can be left out by dataset.exclude"
+            f"{where}: {name!r} has the unknown type {kind!r}; use numeric, real, integer "
+            "or {...}, or drop the attribute with dataset.exclude"
         )
     return name, None
 
 
 def _converter(values: list[str] | None, *, ignored: bool) -> Callable[[str], float]:
-    """Return what turns the text of a value into a number: KeyError or ValueError if it cannot."""
+    """Return a function from text to number that raises KeyError or ValueError."""
     if ignored:
         return lambda _: 0.0
     if values is None:
@@ -220,7 +220,7 @@ def _converter(values: list[str] | None, *, ignored: bool) -> Callable[[str], fl
 def _read_row(
     text: str, names: list[str], converters: list[Callable[[str], float]], where: str
 ) -> np.ndarray:
-    """Return the numbers of a dense or sparse row; what a sparse row leaves out is 0."""
+    """Return the numbers of a dense or sparse row; omitted values are 0."""
     if text.startswith("{") and text.endswith("}"):
         columns, values = _sparse_entries(text[1:-1], len(names), where)
     else:
@@ -243,7 +243,7 @@ def _read_row(
 
 
 def _sparse_entries(text: str, count: int, where: str) -> tuple[list[int], list[str]]:
-    """Return the columns, below ``count``, and the values that a sparse row names."""
+    """Return the columns, below ``count``, and the values of a sparse row."""
     columns, values = [], []
     for entry in _values(text, where) if text.strip() else []:
         column, _, value = entry.partition(" ")
@@ -259,14 +259,14 @@ def _sparse_entries(text: str, count: int, where: str) -> tuple[list[int], list[
 
 
 def _values(text: str, where: str) -> list[str]:
-    """Return the values of a comma-separated list, of which some may be quoted."""
+    """Return the values of a comma-separated list; values may be quoted."""
     if "'" not in text and '"' not in text:
         return [value.strip() for value in text.split(",")]
     values, at, text = [], 0, text + ","
     while at < len(text):
         match = _VALUE.match(text, at)
         if match is None:
-            raise ValueError(f"{where}: a quote is not closed in {text[at : at + 60]!r}")
+            raise ValueError(f"{where}: unclosed quote in {text[at : at + 60]!r}")
         values.append(_unquote(match[1].strip()))
         at = match.end()
     return values

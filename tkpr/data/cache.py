@@ -1,4 +1,4 @@
-"""Squashed images on disk, so that each file is decoded once."""
+"""A cache of resized images on disk, so that each file is decoded only once."""
 
 import hashlib
 import os
@@ -11,23 +11,23 @@ import torch
 from torch import Tensor
 
 HEAD = 4  # bytes of the checksum before the pixels
-VERSION = 2  # of what is kept; raise it when images are decoded or squashed otherwise
+VERSION = 2  # increase when decoding or resizing changes
 
 
 class ImageCache:
-    """The squashed images of a split in one file, a record of fixed length for each.
+    """The resized images of a split in one file, as records of fixed length.
 
-    A record is a checksum and the pixels. The file begins as a hole that takes no space,
-    and grows with the images that are put in. Any number of processes may read and write it at
-    once: a record that is missing, half written or damaged does not fit its checksum and counts
-    as missing. The name of the file depends on the names, sizes and dates of the image files, so
-    a changed image is never served from an old cache; files of old caches can be deleted.
+    A record is a checksum followed by the pixels. The file is sparse: it takes disk space only for
+    the images stored so far. Any number of processes may read and write it concurrently: a record
+    that is missing, incomplete or damaged does not match its checksum and counts as missing. The
+    file name depends on the names, sizes and modification times of the image files, so that a
+    changed image is never served from an old cache. Files of old caches can be deleted.
 
     Args:
-        folder: where the file is, or is made.
+        folder: the folder of the file, which is created if needed.
         paths: the image files.
-        size: the side of the squashed images.
-        interpolation: how they were squashed.
+        size: the side of the resized images.
+        interpolation: how they were resized.
 
     Example:
         >>> folder = Path(tempfile.mkdtemp())
@@ -59,13 +59,13 @@ class ImageCache:
         return HEAD + 3 * self.size**2
 
     def subset(self, rows: np.ndarray) -> "ImageCache":
-        """Return the same cache for the samples at ``rows``, numbered anew."""
+        """Return a view of the cache for the samples at ``rows``."""
         part = object.__new__(ImageCache)
         part.__setstate__(self.__getstate__() | {"rows": self.rows[rows]})
         return part
 
     def get(self, index: int) -> Tensor | None:
-        """Return the pixels uint8 ``[3, size, size]`` of an image, or None if they are not kept."""
+        """Return an image, uint8 ``[3, size, size]``, or None if it is not cached."""
         head, pixels = bytearray(HEAD), np.empty(self._record - HEAD, np.uint8)
         os.preadv(self._opened(), [head, pixels.data], int(self.rows[index]) * self._record)
         if int.from_bytes(head) != _checksum(pixels):
@@ -73,20 +73,20 @@ class ImageCache:
         return torch.from_numpy(pixels).view(self.size, self.size, 3).permute(2, 0, 1)
 
     def put(self, index: int, image: Tensor) -> None:
-        """Keep the pixels of an image."""
+        """Store an image."""
         pixels = image.permute(1, 2, 0).contiguous().numpy().reshape(-1)
         record = _checksum(pixels).to_bytes(HEAD) + pixels.tobytes()
         try:
             written = os.pwrite(self._opened(), record, int(self.rows[index]) * len(record))
             if written < len(record):
-                raise OSError(f"only {written} of {len(record)} bytes")
+                raise OSError(f"wrote {written} of {len(record)} bytes")
         except OSError as error:
             raise OSError(
                 f"{self.path} cannot be written ({error}); make room, or set cache_dir=null"
             ) from error
 
     def _opened(self) -> int:
-        """Return the file's descriptor; reading at given places is safe between processes."""
+        """Return the file descriptor, opened once per process."""
         if self._file is None:
             self._file = os.open(self.path, os.O_RDWR)
         return self._file
@@ -104,9 +104,9 @@ class ImageCache:
 
 
 def _checksum(pixels: np.ndarray) -> int:
-    """Return a number of four bytes that changes with the pixels and is never 0, as a hole is.
+    """Return a 4-byte checksum of the pixels, never 0, which is what a hole in the file reads as.
 
-    It is a sum of eight bytes at a time; a CRC would take longer than all the rest of reading.
+    It sums 8 bytes at a time; a CRC would take longer than the rest of a read.
     """
     whole = len(pixels) // 8 * 8
     total = int(pixels[:whole].view(np.uint64).sum()) + int(pixels[whole:].sum())
@@ -114,20 +114,20 @@ def _checksum(pixels: np.ndarray) -> int:
 
 
 def _fingerprint(paths: Sequence[str | Path]) -> str:
-    """Return a name for the state of the image files."""
+    """Return a digest of the names, sizes and modification times of the image files."""
     digest = hashlib.sha256(f"{VERSION}".encode())
     for path in paths:
         try:
             state = os.stat(path)
             found = f"{state.st_size}|{state.st_mtime_ns}"
-        except (OSError, ValueError):  # whoever reads the image says what is wrong with it
+        except (OSError, ValueError):  # reading the image will report it
             found = "missing"
         digest.update(f"{path}|{found}\n".encode(errors="surrogatepass"))
     return digest.hexdigest()[:16]
 
 
 def _create(path: Path, length: int) -> None:
-    """Make an empty file of that length, unless another process is faster."""
+    """Create a sparse file of the given length, unless another process was faster."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, beside = tempfile.mkstemp(dir=path.parent)
     try:

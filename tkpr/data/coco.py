@@ -47,15 +47,14 @@ def load_coco(
     Args:
         root: the folder with ``annotations/``, ``train{year}/`` and ``val{year}/``.
         year: 2014 (82,081 / 40,137 images with labels) or 2017.
-        drop_unlabelled: leave out the images that have no annotation, as ASL, SPML
-            and their followers do.
-        order: the order of the samples, on which seeded draws depend: ``id_string`` (image
-            numbers sorted as strings, as SPML does, so that its single-positive draw can be
-            repeated), ``annotation`` (first appearance in the annotation list, as ASL does,
-            images without any last) or ``file`` (the image list of the annotation file).
-        cache_dir: a folder to keep the label matrix in, so that the next start need not read
-            the large annotation files; a changed annotation file is noticed. None: no cache.
-        check_files: whether every image file must be there.
+        drop_unlabelled: whether to drop images without annotations, as ASL, SPML and later work.
+        order: the order of the samples, on which seeded draws depend: ``id_string`` (image ids
+            sorted as strings, as in SPML, which reproduces its single-positive draw),
+            ``annotation`` (first appearance in the annotation list, as in ASL; images without
+            annotations last) or ``file`` (the image list of the annotation file).
+        cache_dir: a folder to cache the label matrix in, so that later starts skip the large
+            annotation files; a changed annotation file is detected. None: no cache.
+        check_files: whether every image file must exist.
 
     >>> load_coco("data/coco", year=2014, drop_unlabelled=True, order="id_string",
     ...           cache_dir=".cache", check_files=True)  # doctest: +SKIP
@@ -76,25 +75,25 @@ def load_coco(
             require_files(split.inputs)
         splits.append(split)
     if class_names[0] != class_names[1]:
-        raise ValueError(f"{folder}: the training and the test annotations list other categories")
+        raise ValueError(f"{folder}: the training and test annotations list different categories")
     return MultiLabelData(class_names[0], *splits)
 
 
 @dataclass(frozen=True)
 class _Index:
-    """What is kept of an annotation file; images in the order of its image list."""
+    """The labels of an annotation file; images in the order of its image list."""
 
     class_names: np.ndarray
     image_ids: np.ndarray
     file_names: np.ndarray
-    first_annotation: np.ndarray  # position in the annotation list; images without any come last
+    first_annotation: np.ndarray  # position in the annotation list; its length for images without
     targets: np.ndarray
 
     def split(self, folder: Path, order: str) -> Split:
-        """Return the images, which lie in ``folder``, in the order called ``order``."""
+        """Return the images, which are in ``folder``, in the given order."""
         rows = np.arange(len(self.image_ids))
         if order == "id_string":
-            rows = np.argsort(self.image_ids.astype(str))  # older caches hold numbers
+            rows = np.argsort(self.image_ids.astype(str))  # old caches hold integers
         elif order == "annotation":
             rows = np.argsort(self.first_annotation, kind="stable")
         names = self.file_names[rows].tolist()
@@ -103,7 +102,7 @@ class _Index:
 
 
 def _cached_index(path: Path, cache: Path | None) -> _Index:
-    """Read the index from the cache, unless the annotation file has changed since."""
+    """Read the index from the cache, unless the annotation file has changed."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; {HOW_TO_GET}")
     if cache is None:
@@ -114,7 +113,7 @@ def _cached_index(path: Path, cache: Path | None) -> _Index:
     if stored.is_file():
         try:
             return _Index(**read_arrays(stored, [field.name for field in fields(_Index)]))
-        except Exception as error:  # a broken or foreign archive fails in many ways
+        except Exception as error:  # a damaged archive can raise almost anything
             raise ValueError(f"{stored} cannot be read ({error}): delete it") from error
     index = _read_index(path)
     cache.mkdir(parents=True, exist_ok=True)
@@ -123,7 +122,7 @@ def _cached_index(path: Path, cache: Path | None) -> _Index:
 
 
 def _read_index(path: Path) -> _Index:
-    """Read an annotation file; every annotation must name a known image and category."""
+    """Read an annotation file; every annotation must refer to a known image and category."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
             content = COCO(path).dataset
@@ -134,7 +133,7 @@ def _read_index(path: Path) -> _Index:
         labels = [(label["image_id"], label["category_id"]) for label in annotations]
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: broken JSON: {error.msg}") from error
-    except ValueError as error:  # of the encoding, or a number of thousands of digits
+    except ValueError as error:  # wrong encoding, or an integer of thousands of digits
         raise ValueError(f"{path} cannot be read: {error}") from error
     except (AssertionError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a COCO instances file: {error!r}") from error
@@ -145,19 +144,19 @@ def _read_index(path: Path) -> _Index:
         )
     numbers, class_names = [number for number, _ in categories], [name for _, name in categories]
     for what, values in (("file_name", file_names), ("category name", class_names)):
-        _require(path, what, values, _is_text, "a text")
+        _require(path, what, values, _is_text, "a non-empty text")
     for what, values in (
         ("image id", image_ids),
         ("category id", numbers),
         ("image_id of an annotation", [image_id for image_id, _ in labels]),
         ("category_id of an annotation", [category_id for _, category_id in labels]),
     ):
-        _require(path, what, values, _is_id, "a whole number or a text")
+        _require(path, what, values, _is_id, "an integer or a text")
     row_of = {image_id: row for row, image_id in enumerate(image_ids)}
     column_of = {number: column for column, number in enumerate(numbers)}
     for what, values in (
         ("image id", image_ids),
-        ("file name", [Path(name).stem for name in file_names]),  # which becomes the sample's id
+        ("file name", [Path(name).stem for name in file_names]),  # becomes the sample's id
         ("category id", numbers),
         ("category name", class_names),
     ):
@@ -169,34 +168,34 @@ def _read_index(path: Path) -> _Index:
             kind = "image" if image_id not in row_of else "category"
             raise ValueError(
                 f"{path}: annotation {position + 1} of the list (image {image_id}, category "
-                f"{category_id}) names an unknown {kind}"
+                f"{category_id}) refers to an unknown {kind}"
             )
         row = row_of[image_id]
         targets[row, column_of[category_id]] = 1
         first[row] = min(first[row], position)
-    # as text: arrays of numbers that exceed 64 bits could not be read back
+    # as text: integers beyond 64 bits would become an object array
     ids = np.array([str(image_id) for image_id in image_ids])
     return _Index(np.array(class_names), ids, np.array(file_names), first, targets)
 
 
 def _is_text(value: Any) -> bool:
-    """Whether a value is a name; NumPy would lose zero bytes at its end."""
+    """Whether a value can be a name; NumPy drops trailing zero bytes."""
     return isinstance(value, str) and value.strip() != "" and "\0" not in value
 
 
 def _is_id(value: Any) -> bool:
-    """Whether a value identifies something: not so true and 1.0, which are equal to 1."""
+    """Whether a value can be an id; true and 1.0 cannot, because they equal 1."""
     return type(value) is int or _is_text(value)
 
 
 def _require(
     path: Path, what: str, values: list, check: Callable[[Any], bool], wanted: str
 ) -> None:
-    """Raise an error that names the first value of another type than is wanted."""
+    """Raise an error that names the first value that fails the check."""
     for position, value in enumerate(values, start=1):
         if not check(value):
             raise ValueError(
-                f"{path}: the {what} must be {wanted}; got {value!r:.60} in place {position}"
+                f"{path}: the {what} must be {wanted}; got {value!r:.60} at position {position}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Images from disk or memory: read any kind of file rightly, squash, keep, augment."""
+"""Images from disk or memory: decode, resize, cache, augment."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,19 +22,19 @@ Batch = tuple[Tensor, Tensor, Tensor]
 def read_image(path: str | Path, *, size: int | None = None) -> Image.Image:
     """Read an image file as upright 8-bit RGB.
 
-    Rotation by EXIF is carried out, 16 bits become 8, transparent parts become white.
+    The EXIF rotation is applied, 16 bits become 8, and transparent parts become white.
 
     Args:
-        path: a file of any format that Pillow knows.
-        size: the side of the square that the image will be squashed to. A JPEG more than four
-            times as large is then decoded at a half, a quarter or an eighth of its size, still
-            at least twice the square's, which is faster and hardly shows.
+        path: a file in any format that Pillow supports.
+        size: the side of the square that the image will be resized to. A JPEG of at least four
+            times that size is decoded at 1/2, 1/4 or 1/8 of its resolution, but never below twice
+            ``size``: faster, and hardly visible.
 
     Example:
         >>> read_image("no/such.jpg")
         Traceback (most recent call last):
-        FileNotFoundError: there is no image file no/such.jpg; scripts/prepare_data.py names all
-        that are missing
+        FileNotFoundError: there is no image file no/such.jpg; scripts/prepare_data.py lists all
+        missing files
     """
     try:
         with Image.open(path) as image:
@@ -44,12 +44,12 @@ def read_image(path: str | Path, *, size: int | None = None) -> Image.Image:
             return to_rgb(image)
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"there is no image file {path}; scripts/prepare_data.py names all that are missing"
+            f"there is no image file {path}; scripts/prepare_data.py lists all missing files"
         ) from None
-    except Exception as error:  # Pillow's decoders raise errors of many kinds for broken files
+    except Exception as error:  # Pillow's decoders can raise almost anything
         raise ValueError(
-            f"the image file {path} cannot be read ({error}); get it anew, or leave it out of the "
-            "data set; scripts/prepare_data.py check_images=true names all such files"
+            f"the image file {path} cannot be read ({error}); replace it or remove it from the "
+            "data set; scripts/prepare_data.py check_images=true lists all such files"
         ) from error
 
 
@@ -71,10 +71,10 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def squash(image: Any, size: int, *, interpolation: str = "bilinear") -> Tensor:
-    """Squash an image to a square, whatever its shape.
+    """Resize an image to a square, ignoring its aspect ratio.
 
-    The result is that of Pillow's filter to within one grey level, in a fraction of its time. Its
-    pixels lie one after the other in memory (channels last).
+    The result equals that of Pillow's filter to within one grey level, in a fraction of the time.
+    Its memory layout is channels last.
 
     Args:
         image: a PIL image, or uint8 pixels ``[H, W]`` (grey) or ``[H, W, 3]``.
@@ -102,19 +102,19 @@ class ImageDataset(Dataset):
     """Images and labels of a split, as uint8 pixels.
 
     An item is (image uint8 ``[3, size, size]``, targets float32 ``[C]``, index). The augmentation
-    of an image depends on ``seed``, the epoch and its index alone, not on the order or on which
-    worker makes it.
+    of an image depends only on ``seed``, the epoch and its index, not on the order of the images
+    or the number of workers.
 
     Args:
-        split: ``inputs`` are paths, PIL images or uint8 pixels; ``targets`` are what the learner
-            sees.
-        size: the side of the square that every image is squashed to.
-        augment: from a uint8 image to another, with torch's random numbers.
-        seed: of the augmentation.
-        cache: squashed images on disk, one for each sample.
-        on_error: what becomes of an image that cannot be read: "raise" an error that names it, or
-            "skip" it: batches come without it, perhaps empty, and ``unreadable`` marks it.
-        interpolation: how images are squashed, ``bilinear`` or ``bicubic``.
+        split: ``inputs`` are paths, PIL images or uint8 pixels; ``targets`` are the observed
+            labels.
+        size: the side of the square that every image is resized to.
+        augment: maps a uint8 image to another, using torch's global generator.
+        seed: seed of the augmentation.
+        cache: a cache of resized images, one per sample.
+        on_error: for an image that cannot be read, "raise" an error that names it, or "skip" it:
+            it is left out of its batch, which may become empty, and marked in ``unreadable``.
+        interpolation: ``bilinear`` or ``bicubic``.
 
     Example:
         >>> from tkpr.data.mosaic import load_mosaic
@@ -141,7 +141,7 @@ class ImageDataset(Dataset):
         self.targets = torch.from_numpy(split.targets)
         self.size, self.augment, self.seed, self.cache = size, augment, seed, cache
         self.on_error, self.interpolation = on_error, interpolation
-        # Shared memory: workers tell of images, and those that outlive an epoch see it change.
+        # shared memory: workers report unreadable images, and see the epoch change
         self.unreadable = torch.zeros(len(split), dtype=torch.bool).share_memory_()
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
@@ -149,7 +149,7 @@ class ImageDataset(Dataset):
         return len(self.targets)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the augmentations of an epoch, before its first batch is asked for."""
+        """Select the augmentations of an epoch; call it before the first batch is requested."""
         self._epoch.fill_(epoch)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
@@ -162,35 +162,40 @@ class ImageDataset(Dataset):
         return self._batch(indices, [self._image(index) for index in indices])
 
     def _readable(self, indices: Sequence[int]) -> Batch:
-        """Return a batch without the images that cannot be read: of no rows if all are such."""
+        """Return a batch of the images that can be read, possibly without rows."""
         found = {}
         for index in indices:
             try:
-                found[index] = self._image(index)
+                image = self._squashed(index)
             except (ValueError, FileNotFoundError):
                 self.unreadable[index] = True
+            else:
+                found[index] = self._augmented(image, index)
         if not found:
             none = torch.empty(0, 3, self.size, self.size, dtype=torch.uint8)
             return none, self.targets[:0].float(), torch.empty(0, dtype=torch.int64)
         return self._batch(list(found), list(found.values()))
 
     def _batch(self, indices: Sequence[int], images: Sequence[Tensor]) -> Batch:
-        """Put images and their labels together."""
-        # Stacked as the pixels come, channels last; the trainer reorders them where it must.
+        """Stack images, with their labels and indices."""
+        # channels last, as the pixels are in memory; the trainer converts where needed
         pixels = torch.stack([image.permute(1, 2, 0) for image in images])
         rows = torch.as_tensor(indices)
         return pixels.permute(0, 3, 1, 2), self.targets[rows].float(), rows
 
     def _image(self, index: int) -> Tensor:
-        """Return an image, augmented when asked."""
-        image = self._squashed(index)
+        """Return an image, augmented if the data set augments."""
+        return self._augmented(self._squashed(index), index)
+
+    def _augmented(self, image: Tensor, index: int) -> Tensor:
+        """Augment an image with the seed of this epoch and index."""
         if self.augment is None:
             return image
         with _seeded(self.seed, int(self._epoch), index):
             return self.augment(image)
 
     def _squashed(self, index: int) -> Tensor:
-        """Return an image as uint8 pixels, from the cache if it is there."""
+        """Return a resized image, from the cache if possible."""
         if self.cache is not None and (kept := self.cache.get(index)) is not None:
             return kept
         image: Any = self.inputs[index]
@@ -204,7 +209,7 @@ class ImageDataset(Dataset):
 
 @contextmanager
 def _seeded(*numbers: int) -> Iterator[None]:
-    """Seed torch's CPU generator from some numbers, and put it back afterwards."""
+    """Seed torch's CPU generator within a block, and restore it afterwards."""
     generator = torch.default_generator
     state = generator.get_state()
     generator.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))

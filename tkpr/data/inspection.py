@@ -1,7 +1,8 @@
-"""What a data set holds, beside what it should hold, and which of its images cannot be read."""
+"""Inspect a data set: its counts beside the reference counts, and unreadable images."""
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,7 +23,7 @@ class Statistics:
         images: the number of samples.
         labels: the number of ones in the label matrix.
         histogram: how many samples have 0, 1, 2, ... labels.
-        rarest: the class with the fewest samples, and their number; the first of several.
+        rarest: the class with the fewest samples (the first of several) and their number.
         commonest: the class with the most samples, and their number.
         checksum: see :func:`checksum`.
     """
@@ -44,7 +45,7 @@ def statistics(split: Split, class_names: Sequence[str]) -> Statistics:
     (2, 3, (0, 1, 1), ('cow', 0), ('cat', 2))
     """
     if not len(split):
-        raise ValueError("a split holds no samples")
+        raise ValueError("a split has no samples")
     per_class = split.targets.sum(axis=0, dtype=np.int64)
     per_sample = split.targets.sum(axis=1, dtype=np.int64)
     low, high = int(per_class.argmin()), int(per_class.argmax())
@@ -102,7 +103,7 @@ def summary(
         if wrong:
             title, is_, should_be = wrong[0]
             differences.append(
-                f"{name}: {len(wrong)} rows of the table are not as expected, "
+                f"{name}: {len(wrong)} rows of the table differ from the reference, "
                 f"the first is {title}: {is_} instead of {should_be}"
             )
     cells = list(zip(*columns, strict=True))
@@ -111,7 +112,7 @@ def summary(
 
 
 def _counts(split: Statistics | SplitCounts, depth: int) -> list[str]:
-    """Return the numbers of a split as the table shows them, ``depth`` bars of the histogram."""
+    """Return the counts of a split as text, with ``depth`` bins of the histogram."""
     histogram = [*split.histogram, *[0] * (depth - len(split.histogram))]
     mean = f"{split.labels / split.images:.4f}"
     counts = [split.images, split.labels, mean, len(split.histogram) - 1, *histogram]
@@ -119,11 +120,11 @@ def _counts(split: Statistics | SplitCounts, depth: int) -> list[str]:
 
 
 def unreadable_files(paths: Sequence[Path], *, workers: int) -> list[tuple[Path, str]]:
-    """Read every image in full, as training does; return those that fail, each with the reason.
+    """Decode every image as training does; return the paths that fail, with the reason.
 
     Args:
         paths: image files.
-        workers: the number of processes; 0: this one.
+        workers: number of processes; 0: decode in this process.
 
     >>> unreadable_files([Path("no/such.jpg")], workers=0)[0][0].as_posix()
     'no/such.jpg'
@@ -132,15 +133,21 @@ def unreadable_files(paths: Sequence[Path], *, workers: int) -> list[tuple[Path,
     if workers == 0:
         reasons = list(tqdm(map(_problem, paths), **bar))
     else:
-        # spawned, not forked: the caller may have threads
+        # spawn, because the caller may have threads
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            reasons = list(tqdm(pool.map(_problem, paths, chunksize=64), **bar))
+            try:
+                reasons = list(tqdm(pool.map(_problem, paths, chunksize=64), **bar))
+            except BrokenProcessPool as error:
+                raise OSError(
+                    "a process that decodes images was killed, most likely because memory ran "
+                    "out; use a smaller number of workers=..."
+                ) from error
     return [(path, reason) for path, reason in zip(paths, reasons, strict=True) if reason]
 
 
 def _problem(path: Path) -> str | None:
-    """Return why an image cannot be read as training reads it, None if it can."""
-    from tkpr.data.images import read_image  # brings torch, which nothing else here needs
+    """Return why training could not read an image, None if it could."""
+    from tkpr.data.images import read_image  # imports torch, which nothing else here needs
 
     try:
         read_image(path)

@@ -1,4 +1,4 @@
-"""The embedded data set: pictures composed of handwritten digits, labelled by what they show."""
+"""The built-in data set: images composed of handwritten digits, labelled by the digits shown."""
 
 import math
 
@@ -8,14 +8,14 @@ from sklearn.datasets import load_digits
 from tkpr.data.dataset import MultiLabelData, Split
 
 CLASS_NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-# Shares of the images with 1 to 6 labels; the mean is 2.61.
+# shares of images with 1 to 6 labels; the mean is 2.61
 LABEL_COUNTS = np.array([0.25, 0.30, 0.20, 0.13, 0.08, 0.04])
-# How readily each digit is drawn: zero is in 43 % of the images, nine in 13 %.
+# relative frequency of each digit: zero is in 43 % of the images, nine in 13 %
 CLASS_WEIGHTS = 0.85 ** np.arange(10)
-# The scans come writer by writer; testing on the last ones means testing on new writers.
+# the scans are ordered by writer, so that the last ones are by unseen writers
 TEST_SCANS = 500
-GRID = 3  # cells along each side
-REPEATS = 3  # so many labels may be shown twice: 6 + 3 digits fill the 9 cells
+GRID = 3  # cells per side
+REPEATS = 3  # labels that may be shown twice: 6 + 3 digits fill the 9 cells
 FRAGMENTS = 3
 NOISE = 0.05
 
@@ -24,16 +24,15 @@ def load_mosaic(*, train_size: int, test_size: int, image_size: int, seed: int) 
     """Compose the data set from scikit-learn's 1,797 bundled scans (8 x 8 pixels, 17 grey levels).
 
     An image shows one to six different digits, some of them twice, in random cells of a 3 x 3
-    grid, shifted, scaled and of varied brightness, among fragments of other scans, on an uneven
-    noisy ground. Both the number of labels and the frequencies of the classes are skewed. The
-    scans of the training images and those of the test images are disjoint. An image depends on
-    ``seed``, its split and its index alone.
+    grid, with random shift, scale and brightness, among fragments of other scans, on an uneven,
+    noisy background. The numbers of labels and the class frequencies are both skewed. Training
+    and test images use disjoint scans. An image depends only on ``seed``, its split and its index.
 
     Args:
         train_size: number of training images.
         test_size: number of test images.
-        image_size: side of the square images, in pixels.
-        seed: names the data set; another seed gives other images of the same kind.
+        image_size: side length in pixels.
+        seed: seed of the data set.
 
     Returns:
         Grey images, one uint8 array ``[N, H, W]`` per split, with their labels.
@@ -43,10 +42,15 @@ def load_mosaic(*, train_size: int, test_size: int, image_size: int, seed: int) 
         >>> data.train.inputs.shape, data.train.targets.shape, data.train.ids[0]
         ((5, 64, 64), (5, 10), 'train-00000')
     """
+    if min(train_size, test_size) < 1 or seed < 0:
+        raise ValueError(
+            "train_size and test_size must be at least 1 and seed at least 0; got "
+            f"{train_size}, {test_size} and {seed}"
+        )
     if image_size < 24:
         raise ValueError(f"image_size must be at least 24 pixels; got {image_size}")
     digits = load_digits()
-    # Sorted by class within each part, so that a class is a range of rows.
+    # sorted by class within each part: a class is a range of rows
     train = np.argsort(digits.target[:-TEST_SCANS], kind="stable")
     test = len(train) + np.argsort(digits.target[-TEST_SCANS:], kind="stable")
 
@@ -71,10 +75,10 @@ def load_mosaic(*, train_size: int, test_size: int, image_size: int, seed: int) 
 def _compose(
     rngs: list[np.random.Generator], scans: np.ndarray, starts: np.ndarray, image_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compose one image per generator; class c has the scans ``starts[c]`` to ``starts[c + 1]``."""
+    """Compose one image per generator; the scans of class c are ``starts[c]:starts[c + 1]``."""
     counts, classes, cells = len(LABEL_COUNTS), len(CLASS_WEIGHTS), GRID * GRID
 
-    # Each image takes its random numbers from its own generator, all the rest is done at once.
+    # random numbers come from a generator per image; everything else is vectorized
     draws = np.stack([rng.random(128, np.float32) for rng in rngs])
     noise = np.stack([rng.integers(256, size=(image_size,) * 2, dtype=np.uint8) for rng in rngs])
     taken = 0
@@ -85,12 +89,12 @@ def _compose(
         return draws[:, taken - math.prod(shape) : taken].reshape(-1, *shape)
 
     count = 1 + np.searchsorted(LABEL_COUNTS.cumsum()[:-1], uniform(1))
-    # The n smallest of exponential variables with rates w: n classes with weights w, all different.
+    # the n smallest of exponential variables with rates w: a weighted draw without replacement
     order = np.argsort(-np.log1p(-uniform(classes)) / CLASS_WEIGHTS)
     targets = np.zeros((len(rngs), classes), np.uint8)
     np.put_along_axis(targets, order, np.arange(classes) < count, axis=1)
 
-    # Every digit in a cell of its own: one of each label, then some of the first ones again.
+    # each digit in a cell of its own: one per label, then repeats of the first labels
     slots = np.r_[:counts, :REPEATS]
     label = order[:, slots]
     shown = (slots < count) & ((np.arange(cells) < counts) | (uniform(cells) < 0.25))
@@ -98,7 +102,7 @@ def _compose(
     cell = np.argsort(uniform(cells))
     brightness = np.where(shown, 0.5 + 0.45 * uniform(cells), 0)
 
-    # Fragments are quarters of any scans, in any cells.
+    # fragments: quarters of arbitrary scans in arbitrary cells
     corner = (uniform(FRAGMENTS, 2, 1) * 5).astype(int)
     inside = (corner <= np.arange(8)) & (np.arange(8) < corner + 4)
     fragment = scans[(uniform(FRAGMENTS) * len(scans)).astype(int)]
@@ -125,14 +129,14 @@ def _place(
 ) -> np.ndarray:
     """Return images ``[N, H, W]``, each the sum of its patches ``[N, P, 8, 8]``.
 
-    A patch is enlarged by linear interpolation, a matrix ``[H, 8]`` on either side: an image is
-    the sum of rows @ patch @ columns^T. Centres ``[N, P, 2]`` and sides ``[N, P]`` are shares of
-    the image's side.
+    Bilinear enlargement is a matrix ``[H, 8]`` on either side: an image is the sum of
+    rows @ patch @ columns^T. Centres ``[N, P, 2]`` and sides ``[N, P]`` are relative to the side of
+    the image.
     """
     pixel = (np.arange(image_size, dtype=np.float32) + 0.5) / image_size
     position = ((pixel - centre[..., None]) / side[..., None, None] + 0.5) * 8 - 0.5
     weights = np.maximum(0, 1 - np.abs(position[..., None] - np.arange(8, dtype=np.float32)))
     left, right = weights[:, :, 0] @ patches, weights[:, :, 1]
-    # [N, P, H, 8] becomes [N, H, P * 8]: one product then sums over the patches as well.
+    # [N, P, H, 8] -> [N, H, P * 8]: the product then sums over the patches as well
     left, right = (m.swapaxes(1, 2).reshape(len(m), image_size, -1) for m in (left, right))
     return left @ right.swapaxes(1, 2)

@@ -1,4 +1,4 @@
-"""NUS-WIDE, 81 concepts, in the three forms in which it goes round."""
+"""NUS-WIDE, 81 concepts, in the three forms in circulation."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from tkpr.data.reference_counts import ReferenceCounts, SplitCounts
 IMAGE_FOLDERS = {"lists": "images", "original": "Flickr", "csv": "."}
 HOW_TO_GET = "data/README.md says where NUS-WIDE comes from"
 
-# The only label of the official files that is neither 0 nor 1; whoever compares with 1 reads 0.
+# the only value in the official files that is neither 0 nor 1; comparing with 1 gives 0
 ERRATUM = ("Labels_lake_Train.txt", 78372, "-1130179")
 
 
@@ -49,16 +49,16 @@ def load_nuswide(
             ``ImageList/{Train,Test}Imagelist.txt`` (161,789 / 107,859 images, many without
             label). ``csv``: the columns ``filepath``, ``label`` (names) and ``split_name``
             (train or val), as published with ASL.
-        train_list: the training list of the version ``lists`` (also packed, ``.gz``).
+        train_list: the training list of the version ``lists``; may be gzipped (``.gz``).
         test_list: the test list.
-        index_order: what an index in the lists means: ``published``: the order of the lists of
-            the 119,103 version; ``alphabetical``: the order of ``Concepts81.txt``.
+        index_order: the meaning of an index in the lists: ``published``: the order of the lists
+            of the 119,103 version; ``alphabetical``: the order of ``Concepts81.txt``.
         csv_file: the file of the version ``csv``.
         image_folder: the folder under ``root`` that image names are relative to. None:
             ``images`` for lists, ``Flickr`` for the original, ``root`` itself for the csv.
-        drop_unlabelled: leave out images without any concept.
-        allow_outside: accept absolute paths and ``..`` in the files.
-        check_files: whether every image file must be there.
+        drop_unlabelled: whether to drop images without concepts.
+        allow_outside: whether to accept absolute paths and ``..``.
+        check_files: whether every image file must exist.
 
     >>> load_nuswide("data/nuswide", version="lists", train_list="nus_train_full.txt",
     ...     test_list="nus_val.txt", index_order="published", csv_file="nus_wid_data.csv",
@@ -83,7 +83,7 @@ def load_nuswide(
             test_name="val",
             separator=",",
             class_names=CONCEPTS,
-            test_fraction=0,  # not used, like the seed: the file names the splits
+            test_fraction=0,  # unused, like the seed: the file has a split column
             seed=0,
             allow_outside=allow_outside,
             check_files=False,
@@ -105,7 +105,7 @@ def load_nuswide(
             splits.append(Split(paths, targets, list(lines)))
         if shared := set(splits[0].ids).intersection(splits[1].ids):
             raise ValueError(
-                f"{folder}: {len(shared)} images are in the training and in the test list, "
+                f"{folder}: {len(shared)} images are in both the training and the test list, "
                 f"the first is {min(shared)}"
             )
     if drop_unlabelled:
@@ -124,7 +124,7 @@ def _read_list(path: Path, order: Sequence[str]) -> tuple[Path, _Lines, np.ndarr
     lines: _Lines = {}
     rows = []
     column_of = {str(index): CONCEPTS.index(name) for index, name in enumerate(order)}
-    column_of["2."] = column_of["2"]  # as the published training list writes it once
+    column_of["2."] = column_of["2"]  # occurs once in the published training list
     for number, text in read_lines(path):
         where = f"{path}, line {number}"
         image, comma, indices = text.partition(",")
@@ -142,11 +142,11 @@ def _read_list(path: Path, order: Sequence[str]) -> tuple[Path, _Lines, np.ndarr
 
 
 def _read_original(folder: Path, split: str) -> tuple[Path, _Lines, np.ndarray]:
-    """Read an official image list and the 81 files with a 0 or 1 per image of that list."""
+    """Read an official image list and the 81 files with a 0 or 1 per image."""
     image_list = find_file(folder, f"ImageList/{split}Imagelist.txt", f"{split}Imagelist.txt")
     lines: _Lines = {}
     for number, text in read_lines(image_list):
-        # the official lists have Windows separators
+        # the official lists use Windows separators
         _add(lines, text.replace("\\", "/"), number, f"{image_list}, line {number}")
     targets = np.zeros((len(lines), len(CONCEPTS)), dtype=np.uint8)
     for column, concept in enumerate(CONCEPTS):
@@ -161,13 +161,13 @@ def _read_original(folder: Path, split: str) -> tuple[Path, _Lines, np.ndarray]:
             if text not in ("0", "1"):
                 if (path.name, number, text) != ERRATUM:
                     raise ValueError(f"{path}, line {number}: must be 0 or 1; got {text!r}")
-                log.warning("%s, line %d: the known slip %s is read as 0", path, number, text)
+                log.warning("%s, line %d: the known typo %s is read as 0", path, number, text)
         targets[:, column] = [text == "1" for _, text in labels]
     return image_list, lines, targets
 
 
 def _add(lines: _Lines, image: str, number: int, where: str) -> None:
-    """Note the line of an image, which may occur only once."""
+    """Record the line of an image, which may occur only once."""
     if image in lines:
         raise ValueError(f"{where}: {image} is already in line {lines[image]}")
     lines[image] = number

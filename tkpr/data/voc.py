@@ -21,7 +21,7 @@ GROUPED = (  # noqa: SIM905 (a list would be one name per line)
 SERVER = "http://host.robots.ox.ac.uk/pascal/VOC"
 SPLITS = {2007: ("trainval", "test"), 2012: ("train", "val")}
 
-PRESENT, DIFFICULT, ABSENT = 1, 0, -1  # the codes of the ImageSets/Main files
+PRESENT, DIFFICULT, ABSENT = 1, 0, -1  # codes in the ImageSets/Main files
 
 
 def load_voc(
@@ -36,17 +36,17 @@ def load_voc(
     """Read VOC 2007 (trainval / test) or VOC 2012 (train / val); samples sorted by file name.
 
     Args:
-        root: ``VOCdevkit``, or the folder that holds it.
+        root: ``VOCdevkit`` or its parent folder.
         year: 2007 (5,011 / 4,952 images) or 2012 (5,717 / 5,823 images).
         labels_from: ``imagesets``: ``ImageSets/Main/<class>_<split>.txt``, with 1 for present,
-            0 for a class of which all objects in the image are marked difficult, -1 for absent.
-            ``xml``: the objects of ``Annotations/*.xml``. Both give the same labels.
-        difficult: what becomes of a class of which all objects in the image are difficult:
-            ``negative``: the class is absent, as in SPML and its followers; ``positive``: it is
-            present; ``ignore_image``: an image with at least one such class is left out.
+            0 for a class with difficult objects only, and -1 for absent. ``xml``: the objects in
+            ``Annotations/*.xml``. Both give the same labels.
+        difficult: how to treat a class with difficult objects only: ``negative``: as absent, as in
+            SPML and later work; ``positive``: as present; ``ignore_image``: drop images with such
+            a class.
         class_order: ``alphabetical``, or ``grouped`` (person, animals, vehicles, indoor), the
-            columns of SPML, on which its single-positive draw depends.
-        check_files: whether every image file must be there.
+            column order of SPML, on which its single-positive draw depends.
+        check_files: whether every image file must exist.
 
     >>> load_voc("data/voc2012", year=2012, labels_from="imagesets", difficult="negative",
     ...          class_order="alphabetical", check_files=True)  # doctest: +SKIP
@@ -93,12 +93,12 @@ def _year_folder(root: str | Path, year: int) -> Path:
 
 
 def _main(folder: Path) -> Path:
-    """Return the folder of the lists for classification."""
+    """Return the folder of the classification lists."""
     return folder / "ImageSets" / "Main"
 
 
 def _read_ids(path: Path) -> dict[str, int]:
-    """Return the image ids of a list with their line numbers."""
+    """Return the image ids in a list, with their line numbers."""
     lines: dict[str, int] = {}
     for number, image_id in read_lines(path):
         where = f"{path}, line {number}"
@@ -110,7 +110,7 @@ def _read_ids(path: Path) -> dict[str, int]:
 
 
 def _codes_from_imagesets(folder: Path, split: str, ids: Sequence[str]) -> np.ndarray:
-    """Return the codes int8 ``[N, 20]`` that ``<class>_<split>.txt`` gives to each image."""
+    """Return the codes int8 ``[N, 20]`` in ``<class>_<split>.txt``."""
     codes = np.empty((len(ids), len(CLASSES)), dtype=np.int8)
     row_of = {image_id: row for row, image_id in enumerate(ids)}
     for column, class_name in enumerate(CLASSES):
@@ -137,7 +137,7 @@ def _codes_from_imagesets(folder: Path, split: str, ids: Sequence[str]) -> np.nd
 
 
 def _codes_from_xml(folder: Path, ids: Sequence[str]) -> np.ndarray:
-    """Return the codes int8 ``[N, 20]`` that follow from the objects of each image."""
+    """Return the codes int8 ``[N, 20]`` derived from the objects of each image."""
     codes = np.full((len(ids), len(CLASSES)), ABSENT, dtype=np.int8)
     column_of = {name: column for column, name in enumerate(CLASSES)}
     for row, image_id in enumerate(ids):
@@ -149,7 +149,7 @@ def _codes_from_xml(folder: Path, ids: Sequence[str]) -> np.ndarray:
             marked = found.findtext("difficult", default="0").strip()
             if name not in column_of:
                 line = line_of(path, f"<name>{name}</name>")
-                raise ValueError(f"{path}, line {line}: {name!r} is none of the 20 classes")
+                raise ValueError(f"{path}, line {line}: {name!r} is not one of the 20 classes")
             if marked not in ("0", "1"):
                 line = line_of(path, f"<difficult>{marked}</difficult>")
                 raise ValueError(f"{path}, line {line}: difficult must be 0 or 1; got {marked!r}")
