@@ -1,12 +1,14 @@
 """The command line: run names, and errors as one line that says what to do."""
 
+import argparse
+import contextlib
 import difflib
 import functools
 import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +48,27 @@ def run_main(configs: Path, name: str, task: Callable[[DictConfig], Any]) -> Non
                 return
             options = [word for word in sys.argv[1:] if not _OVERRIDE.match(word)]
             sys.argv[1:] = [*options, *resolve_words(configs, words, name=name)]
-            hydra.main(version_base="1.3", config_path=str(configs), config_name=name)(job)()
+            with without_help_check():
+                hydra.main(version_base="1.3", config_path=str(configs), config_name=name)(job)()
         except (HydraException, OmegaConfBaseException) as error:
             raise ValueError(explain(error, configs, name)) from error
+
+
+@contextlib.contextmanager
+def without_help_check() -> Iterator[None]:
+    """Let Hydra 1.3 start on Python 3.14, whose argparse wants every help text to be a string.
+
+    Hydra hands it an object that makes the text on demand (facebookresearch/hydra#3121).
+    """
+    check = getattr(argparse.ArgumentParser, "_check_help", None)
+    if check is None:  # Python 3.13 and older
+        yield
+        return
+    argparse.ArgumentParser._check_help = lambda *_: None  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        argparse.ArgumentParser._check_help = check  # type: ignore[attr-defined]
 
 
 def explain(error: Exception, configs: Path, name: str) -> str:
