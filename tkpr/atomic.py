@@ -1,4 +1,4 @@
-"""Write a file so that a reader finds the old one or the new one, never half of it."""
+"""Atomic writes: a reader sees the old file or the new one, never a part of it."""
 
 import errno
 import os
@@ -44,19 +44,19 @@ def write(path: Path, content: bytes | str | Callable[[BinaryIO], Any]) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Bring a new name to the disk, so that it outlives a loss of power."""
+    """Flush a folder, so that a new name survives a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems know no such thing
+        if error.errno != errno.EINVAL:  # some network file systems do not support it
             raise OSError(f"{folder} cannot be flushed to the disk ({error})") from error
     finally:
         os.close(descriptor)
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what processes that were killed while they wrote have left behind.
+    """Remove partial files left by processes that were killed while writing.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())

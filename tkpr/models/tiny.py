@@ -7,10 +7,10 @@ from torch import nn
 
 
 def tiny(num_classes: int, *, width: int) -> nn.Module:
-    """Four stages of one block each, for small things anywhere in a small image.
+    """Four stages of one block each, for small objects anywhere in a small image.
 
-    The image is halved three times only, in the stem and at the second and third stage: what is a
-    quarter of the image wide then still fills two cells of the last map.
+    The resolution is halved only three times, in the stem and in the second and third stage, so an
+    object a quarter of the image wide still covers two cells of the last map.
 
     Args:
         num_classes: C (0: features only).

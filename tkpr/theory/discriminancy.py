@@ -48,7 +48,7 @@ def partition_numbers(k: int) -> tuple[tuple[int, ...], ...]:
 
 
 def iterated_as_printed(k: int, a: int, b: int, *, steps: int) -> int:
-    """The appendix's expansion of pn_K(a, b) after so many steps of the recurrence.
+    """The appendix's expansion of pn_K(a, b) after a number of steps of the recurrence.
 
     sum_t C(steps, t) pn_{K-steps}(a - steps b, b - t). One step is the recurrence. From the second
     on it differs: where a step has lowered b to b - 1, the next one takes b - 1 off a, not b.
