@@ -20,7 +20,8 @@ from tests.short_runs import SMALL, train
 from tkpr.data.features import load_features
 from tkpr.data.labels import freeze_labels
 from tkpr.models.weights import read_weights
-from tkpr.runs.saved_model import DATA, MODELS, content_checksum, load_model, load_predictions
+from tkpr.runs.saved_model import content_checksum, load_model, load_predictions
+from tkpr.runs.untrusted import may_build
 from tkpr.training import state as checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -313,18 +314,33 @@ def test_such_settings_work_where_they_are_trusted(name, proof):
 
 
 def test_all_that_our_own_settings_build_is_allowed():
-    """A new model, data set or transform has to be named in tkpr/runs/saved_model.py."""
-    for group, allowed in {
-        "model": MODELS,
-        "dataset": DATA,
-        "labels": DATA,
-        "transform": DATA,
-    }.items():
+    """The module of a new model, data set or transform has to list it for stored models."""
+    for group in ("model", "dataset", "labels", "transform"):
+        package = "tkpr.models" if group == "model" else "tkpr.data"
         files = sorted(ROOT.glob(f"configs/{group}/*.yaml"))
         found = [name for f in files for name in re.findall(r"_target_: (\S+)", f.read_text())]
         assert found
-        assert set(found) <= allowed
-    assert all(callable(hydra.utils.get_object(name)) for name in MODELS | DATA)
+        for name in found:
+            module, _, function = name.rpartition(".")
+            hint = f"add {function!r} to STORED_MODELS_MAY_BUILD in {module}"
+            assert may_build(name, package), hint
+            assert callable(hydra.utils.get_object(name))
+
+
+def test_nothing_else_is_listed():
+    """The lists and the configurations name the same objects."""
+    configured = {
+        name
+        for file in ROOT.glob("configs/*/*.yaml")
+        for name in re.findall(r"_target_: (tkpr\.(?:models|data)\.\S+)", file.read_text())
+    }
+    listed = {
+        f"tkpr.{file.parent.name}.{file.stem}.{name}"
+        for file in [*ROOT.glob("tkpr/models/*.py"), *ROOT.glob("tkpr/data/*.py")]
+        for line in re.findall(r"^STORED_MODELS_MAY_BUILD = (.*)", file.read_text(), re.MULTILINE)
+        for name in ast.literal_eval(line)
+    }
+    assert listed == configured
 
 
 ESCAPES = [

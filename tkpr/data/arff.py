@@ -22,6 +22,8 @@ from tkpr.data.files import dataset_root, find_file, is_number, line_of, read_li
 from tkpr.data.reference_counts import ReferenceCounts, SplitCounts
 from tkpr.data.splits import holdout
 
+STORED_MODELS_MAY_BUILD = ("load_arff",)
+
 NUMERIC = ("numeric", "real", "integer")
 
 _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""

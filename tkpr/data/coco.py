@@ -25,6 +25,8 @@ from tkpr.data.files import (
 )
 from tkpr.data.reference_counts import ReferenceCounts, SplitCounts
 
+STORED_MODELS_MAY_BUILD = ("load_coco",)
+
 SERVER = "http://images.cocodataset.org"
 ORDERS = ("id_string", "annotation", "file")
 HOW_TO_GET = "get it with: python scripts/prepare_data.py dataset=coco download=true"

@@ -13,6 +13,8 @@ from tkpr.data.dataset import MultiLabelData, Split
 from tkpr.data.files import dataset_root, find_file, inside, read_lines, require_files
 from tkpr.data.splits import holdout
 
+STORED_MODELS_MAY_BUILD = ("load_csv",)
+
 
 def load_csv(
     root: str | Path,

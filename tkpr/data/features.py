@@ -13,6 +13,8 @@ from tkpr import atomic
 from tkpr.data.dataset import MultiLabelData, Split
 from tkpr.data.files import absolute, read_arrays
 
+STORED_MODELS_MAY_BUILD = ("load_features",)
+
 KEYS = {  # the arrays, their shapes and NumPy's codes for the types they may have
     "features": ("ND", "fiub"),
     "labels": ("NC", "fiub"),

@@ -16,6 +16,8 @@ from tkpr.data.dataset import Split, checksum
 from tkpr.data.files import absolute, is_number, read_arrays, read_lines
 from tkpr.data.nuswide_concepts import CONCEPTS, LIST_ORDER
 
+STORED_MODELS_MAY_BUILD = ("full", "partial", "single_positive")
+
 
 def full(split: Split) -> np.ndarray | csr_array:
     """Return all labels, uint8 ``[N, C]``, sparse where those of the data set are.

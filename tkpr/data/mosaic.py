@@ -7,6 +7,8 @@ from sklearn.datasets import load_digits
 
 from tkpr.data.dataset import MultiLabelData, Split
 
+STORED_MODELS_MAY_BUILD = ("load_mosaic",)
+
 CLASS_NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 # shares of images with 1 to 6 labels; the mean is 2.61
 LABEL_COUNTS = np.array([0.25, 0.30, 0.20, 0.13, 0.08, 0.04])

@@ -19,6 +19,8 @@ from tkpr.data.files import (
 from tkpr.data.nuswide_concepts import CONCEPTS, LIST_ORDER
 from tkpr.data.reference_counts import ReferenceCounts, SplitCounts
 
+STORED_MODELS_MAY_BUILD = ("load_nuswide",)
+
 IMAGE_FOLDERS = {"lists": "images", "original": "Flickr", "csv": "."}
 HOW_TO_GET = "data/README.md says where NUS-WIDE comes from"
 

@@ -19,6 +19,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
+STORED_MODELS_MAY_BUILD = ("asl", "none", "shift", "spml")
+
 Channels = Sequence[float] | float
 
 

@@ -10,6 +10,8 @@ from tkpr.data.download import Archive
 from tkpr.data.files import dataset_root, inside, line_of, read_lines, read_xml, require_files
 from tkpr.data.reference_counts import ReferenceCounts, SplitCounts
 
+STORED_MODELS_MAY_BUILD = ("load_voc",)
+
 CLASSES = (  # noqa: SIM905 (a list would be one name per line)
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
     "person pottedplant sheep sofa train tvmonitor"

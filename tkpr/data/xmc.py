@@ -20,6 +20,8 @@ from tkpr import atomic
 from tkpr.data.dataset import MultiLabelData, Split
 from tkpr.data.files import dataset_root, find_file, is_number, raw_lines
 
+STORED_MODELS_MAY_BUILD = ("load_xmc",)
+
 HOW_TO_GET = "data/README.md says where the files come from"
 
 

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from tkpr.models.weights import load_weights, read_weights
 
+STORED_MODELS_MAY_BUILD = ("create",)
+
 
 def create(
     model_name: str,

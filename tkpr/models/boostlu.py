@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from tkpr.models.backbone import create, feature_map, map_channels
 
+STORED_MODELS_MAY_BUILD = ("boostlu",)
+
 
 class BoostLU(nn.Module):
     """alpha a for an activation a > 0, a itself otherwise (Kim et al., CVPR 2023).

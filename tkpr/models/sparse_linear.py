@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+STORED_MODELS_MAY_BUILD = ("SparseLinear",)
+
 
 class Bags(NamedTuple):
     """Sparse rows of features.

@@ -5,6 +5,8 @@ from typing import Any
 from timm.models.resnet import BasicBlock, ResNet
 from torch import nn
 
+STORED_MODELS_MAY_BUILD = ("tiny",)
+
 
 def tiny(num_classes: int, *, width: int) -> nn.Module:
     """Four stages of one block each, for small objects anywhere in a small image.

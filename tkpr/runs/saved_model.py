@@ -1,15 +1,15 @@
 """Finished runs: their settings, predictions and models, read without running foreign code."""
 
 import hashlib
+import inspect
 import json
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hydra.utils
 import numpy as np
 import torch
-import yaml
 from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
@@ -18,27 +18,8 @@ from torch import Tensor, nn
 from tkpr import atomic, records
 from tkpr.config import build
 from tkpr.data.files import read_arrays
+from tkpr.runs.untrusted import check_targets, first_line, read_settings
 
-# What may be built for a file from others, by its full name. Whole packages would be too much: with
-# all of torch or torchvision, settings alone can import any module and call anything in it.
-NETWORKS = {
-    "tkpr.models.backbone.create",  # all that timm has
-    "tkpr.models.boostlu.boostlu",
-    "tkpr.models.ccd.ccd",
-    "tkpr.models.efficientnet_lite0.create",
-    "tkpr.models.resnet50_v1.create",
-}
-MODELS = NETWORKS | {
-    *("tkpr.models.heads.linear", "tkpr.models.heads.mlp", "tkpr.models.tiny.tiny"),
-    "tkpr.models.sparse_linear.SparseLinear",
-}
-DATA = {
-    *("tkpr.data.arff.load_arff", "tkpr.data.coco.load_coco", "tkpr.data.csv.load_csv"),
-    *("tkpr.data.features.load_features", "tkpr.data.mosaic.load_mosaic"),
-    *("tkpr.data.nuswide.load_nuswide", "tkpr.data.voc.load_voc", "tkpr.data.xmc.load_xmc"),
-    *(f"tkpr.data.labels.{name}" for name in ("full", "partial", "single_positive")),
-    *(f"tkpr.data.transforms.{name}" for name in ("asl", "none", "shift", "spml")),
-}
 # every weight comes from the file, whatever its settings say of other files and of the internet
 NO_OTHER_WEIGHTS: dict[str, Any] = {
     "pretrained": False,
@@ -106,15 +87,16 @@ def load_model(path: Path) -> TrainedModel:
     if path.is_dir():
         records.check_file(file)
     cfg = read_settings(about["config"], file)
-    check_targets(cfg.get("model"), file, allowed=MODELS)
+    check_targets(cfg.get("model"), file, package="tkpr.models")
     for group in ("dataset", "labels", "transform"):
         if group in cfg:
-            check_targets(cfg[group], file)
+            check_targets(cfg[group], file, package="tkpr.data")
     for key in FOLDERS_TO_WRITE:
         if OmegaConf.select(cfg, key) is not None:
             OmegaConf.update(cfg, key, None)
     class_names, shape, data = read_about(about, file)
-    others = NO_OTHER_WEIGHTS if cfg.model._target_ in NETWORKS else {}
+    wanted = inspect.signature(hydra.utils.get_object(cfg.model._target_)).parameters
+    others = NO_OTHER_WEIGHTS if "pretrained" in wanted or "options" in wanted else {}
     try:
         model = build(cfg.model, facts=model_facts(shape, len(class_names)), **others)
         model.load_state_dict(weights)
@@ -130,41 +112,6 @@ def content_checksum(weights: dict[str, Tensor], about: dict[str, str]) -> str:
         digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def read_settings(text: str, source: Path) -> DictConfig:
-    """Return settings as they were stored, plain values only.
-
-    Args:
-        text: YAML, as train.py stores it.
-        source: where it comes from.
-    """
-    try:
-        depth = 0
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            # references to references ..., and lists in lists ..., would take memory or time
-            if isinstance(event, yaml.AliasEvent) or depth > 20:
-                raise ValueError("they hold a reference, or more than 20 levels")
-        cfg = OmegaConf.create(text)
-        if not isinstance(cfg, DictConfig):
-            raise ValueError("they have no names")
-        check_plain(OmegaConf.to_container(cfg, resolve=False))
-    except Exception as error:  # broken and foreign text fails in many ways
-        raise ValueError(
-            f"{source} is refused: its settings cannot be used: {first_line(error)}"
-        ) from error
-    return cfg
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says first, or its name where it says nothing.
-
-    >>> first_line(ValueError("no weights")), first_line(AssertionError())
-    ('no weights', 'AssertionError()')
-    """
-    return (str(error).strip() or repr(error)).splitlines()[0]
 
 
 def read_about(
@@ -201,57 +148,6 @@ def model_facts(input_shape: tuple[int, ...], num_classes: int) -> dict[str, Any
         else {"image_size": input_shape[-1]}
     )
     return {"num_classes": num_classes, **size}
-
-
-def check_targets(cfg: Any, source: Path, *, allowed: Collection[str] = DATA) -> None:
-    """Refuse settings that would build anything but one of ``allowed``, from plain values.
-
-    Args:
-        cfg: the settings of one object as they were stored.
-        source: where they come from.
-        allowed: the objects that may be built.
-
-    >>> check_targets({"_target_": "torch.hub.load"}, Path("model.safetensors"))
-    Traceback (most recent call last):
-    ValueError: model.safetensors is refused: its settings name the foreign object torch.hub.load;
-    tkpr/runs/saved_model.py lists what files may ask for
-    """
-    tree: Any = OmegaConf.to_container(cfg, resolve=False) if OmegaConf.is_config(cfg) else cfg
-    name = tree.get("_target_") if isinstance(tree, dict) else tree
-    if not isinstance(name, str) or name not in allowed:
-        raise ValueError(
-            f"{source} is refused: its settings name the foreign object {name}; "
-            "tkpr/runs/saved_model.py lists what files may ask for"
-        )
-    # all that Hydra understands begins with _; a function of labels waits for the labels
-    own = ("_target_", "_partial_") if name.startswith("tkpr.data.labels.") else ("_target_",)
-    try:
-        check_plain({key: value for key, value in tree.items() if key not in own}, forbidden="_")
-    except ValueError as error:
-        raise ValueError(f"{source} is refused: its settings cannot be used: {error}") from error
-
-
-def check_plain(tree: Any, *, forbidden: str | None = None) -> None:
-    """Refuse formulas, which OmegaConf would replace by what they stand for, at any depth.
-
-    Args:
-        tree: nested settings.
-        forbidden: refuse keys that begin so as well.
-
-    >>> check_plain({"sizes": [8, "${oc.env:HOME}"]})
-    Traceback (most recent call last):
-    ValueError: they hold the formula ${oc.env:HOME}
-    """
-    if isinstance(tree, dict):
-        for key in tree:
-            if forbidden and str(key).startswith(forbidden):
-                raise ValueError(f"they hold the key {key}")
-        tree = [*tree, *tree.values()]
-    if isinstance(tree, list):
-        for part in tree:
-            check_plain(part, forbidden=forbidden)
-    elif isinstance(tree, str) and ("${" in tree or tree == "???"):
-        raise ValueError(f"they hold the formula {tree}")
 
 
 def load_predictions(folder: Path) -> dict[str, np.ndarray]:

@@ -26,7 +26,8 @@ from tkpr.reporting.escape import for_figure
 from tkpr.reporting.figures.style import shown
 from tkpr.reporting.rows import Run, is_ours
 from tkpr.reporting.significance import check_same_images
-from tkpr.runs.saved_model import check_targets, load_predictions
+from tkpr.runs.saved_model import load_predictions
+from tkpr.runs.untrusted import check_targets
 
 MEASURE = "TKPR_a2@5"
 GREEN, GREY = "#1AB862", "#666666"  # the paper's green
@@ -113,7 +114,7 @@ def pictures(run: Run, dataset: Any = None) -> dict[str, tuple[Split, int]]:
     """
     if dataset is None:
         dataset = OmegaConf.create(run.config["dataset"])
-        check_targets(dataset, run.folder)
+        check_targets(dataset, run.folder, package="tkpr.data")
     if "train_split" in dataset:
         return {}
     data = build_dataset(dataset)
