@@ -23,11 +23,10 @@ def extract(cfg: Any) -> None:
     """Run every image, without augmentation, through the network without its classifier."""
     import numpy as np
 
-    from tkpr.config import build, build_dataset
+    from tkpr.config import build, build_dataset, model_facts
     from tkpr.data.assemble import assemble
     from tkpr.data.features import save_features
     from tkpr.data.labels import full
-    from tkpr.runs.saved_model import model_facts
     from tkpr.runs.settle import settle
     from tkpr.training.predict import fabric_on, predict
 

@@ -11,12 +11,11 @@ from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from tests.expected_recipes import K, expected
-from tkpr.config import build, epochs_to_train, experiment_settings
+from tkpr.config import build, epochs_to_train, experiment_settings, model_facts
 from tkpr.reporting.paper_numbers import paper_table, table_names
 from tkpr.runs.compose import compose as compose_words
 from tkpr.runs.plan import find_budget, plan, split_sweep
 from tkpr.runs.run import check
-from tkpr.runs.saved_model import model_facts
 from tkpr.runs.settle import settle
 
 CONFIGS = Path(__file__).parents[1] / "configs"

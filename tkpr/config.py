@@ -69,6 +69,20 @@ def build(
         raise
 
 
+def model_facts(input_shape: tuple[int, ...], num_classes: int) -> dict[str, Any]:
+    """What a model may ask to know: the number of classes and the size of its inputs.
+
+    >>> model_facts((3, 224, 224), 20)
+    {'num_classes': 20, 'image_size': 224}
+    """
+    size = (
+        {"in_features": input_shape[0]}
+        if len(input_shape) == 1
+        else {"image_size": input_shape[-1]}
+    )
+    return {"num_classes": num_classes, **size}
+
+
 def build_dataset(cfg: DictConfig) -> Any:
     """Read the data set that a node names; ``on_error`` is not an argument of the loader."""
     cfg = cfg.copy()

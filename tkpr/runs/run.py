@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from tkpr import atomic, records
-from tkpr.config import build, build_dataset, epochs_to_train
+from tkpr.config import build, build_dataset, epochs_to_train, model_facts
 from tkpr.data.assemble import Samples, TrainingData, assemble
 from tkpr.data.dataset import MultiLabelData
 from tkpr.data.fingerprint import digest, file_digest, fingerprint
@@ -30,7 +30,7 @@ from tkpr.data.images import ImageDataset
 from tkpr.data.sparse import SparseDataset
 from tkpr.metrics import count_empty
 from tkpr.runs.folder import InUse, check_data, claim, log_to
-from tkpr.runs.saved_model import TrainedModel, model_facts, save_model
+from tkpr.runs.saved_model import TrainedModel, save_model
 from tkpr.runs.settle import settle
 from tkpr.training.preemption import on_sigterm
 from tkpr.training.seeding import seed_everything

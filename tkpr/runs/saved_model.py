@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from tkpr import atomic, records
-from tkpr.config import build
+from tkpr.config import build, model_facts
 from tkpr.data.files import read_arrays
 from tkpr.runs.untrusted import check_targets, first_line, read_settings
 
@@ -138,16 +138,6 @@ def is_count(value: Any) -> bool:
     (True, False, False, False)
     """
     return type(value) is int and value > 0
-
-
-def model_facts(input_shape: tuple[int, ...], num_classes: int) -> dict[str, Any]:
-    """What a model may ask to know: the number of classes and the size of its inputs."""
-    size = (
-        {"in_features": input_shape[0]}
-        if len(input_shape) == 1
-        else {"image_size": input_shape[-1]}
-    )
-    return {"num_classes": num_classes, **size}
 
 
 def load_predictions(folder: Path) -> dict[str, np.ndarray]:
