@@ -1,8 +1,16 @@
-"""Write the features of a data set's images by a frozen network, to try many losses on them.
+"""Store what a frozen network makes of a data set's images, to try many losses on it.
+
+Pooled features of the whole network, for a linear classifier:
 
 python scripts/extract_features.py dataset=voc2012 transform=spml transform.size=224 \
     model=efficientnet_lite0 output=data/voc2012-features.npz
 python train.py dataset=features dataset.file=data/voc2012-features.npz loss=tkpr_a2
+
+Or the maps of its first layers, up to model.cut, from which train.py trains the rest; it also makes
+them itself where they are missing:
+
+python scripts/extract_features.py dataset=voc2012 budget=finetune
+python train.py dataset=voc2012 budget=finetune loss=tkpr_a2
 """
 
 from dataclasses import replace
@@ -22,11 +30,13 @@ def main() -> None:
 def extract(cfg: Any) -> None:
     """Run every image, without augmentation, through the network without its classifier."""
     import numpy as np
+    import torch
 
     from tkpr.config import build, build_dataset, model_facts
     from tkpr.data.assemble import assemble
     from tkpr.data.features import save_features
     from tkpr.data.labels import full
+    from tkpr.runs.maps import is_cut, stored_maps
     from tkpr.runs.settle import settle
     from tkpr.training.predict import fabric_on, predict
 
@@ -36,13 +46,19 @@ def extract(cfg: Any) -> None:
         raise ValueError("the data set must hold images, and transform=none is not for images")
     if cfg.split.limit:
         data = data.limit(cfg.split.limit)
+    if is_cut(cfg):
+        maps = stored_maps(cfg, data, batch_size=cfg.batch_size)
+        print(f"{maps.num_train:,} + {len(data.test):,} images: {maps.array.filename}")
+        return
     plain = replace(recipe, augment=None)
     ready = assemble(data, labels=full, pipeline=plain, cache_dir=cfg.cache_dir)
     facts = model_facts((3, recipe.size, recipe.size), 0)
-    model = build(cfg.model, facts=facts).eval()
-    parts, fabric = (ready.train, ready.test), fabric_on(cfg.device)
+    model = build(cfg.model, facts=facts).eval().to(memory_format=torch.channels_last)
+    parts, fabric = (ready.train, ready.test), fabric_on(cfg.device, cfg.trainer.precision)
     features = [
-        predict(model, part, ready.finish, fabric, batch_size=cfg.batch_size).numpy()
+        predict(
+            model, part, ready.finish, fabric, batch_size=cfg.batch_size, channels_last=True
+        ).numpy()
         for part in parts
     ]
     save_features(

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 # settings that say where and how fast a run computes, not what: they may change on a resume, and
 # a run is not named by them
 MACHINE_SETTINGS = {
-    *("run_dir", "cache_dir", "dataset.root", "dataset.cache_dir"),
+    *("run_dir", "cache_dir", "dataset.root", "dataset.cache_dir", "map_dir"),
     *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.num_workers"),
     *("trainer.checkpoint_minutes", "trainer.timeout_minutes"),
 }

@@ -20,12 +20,13 @@ from tkpr.data.features import FeatureDataset
 from tkpr.data.files import absolute
 from tkpr.data.images import ImageDataset
 from tkpr.data.labels import freeze_labels
+from tkpr.data.maps import MapDataset, Maps, ToFloat
 from tkpr.data.sparse import SparseDataset
 from tkpr.data.splits import holdout as hold_out
 from tkpr.data.transforms import ImagePipeline
 from tkpr.metrics import inverse_propensities
 
-Samples = ImageDataset | FeatureDataset | SparseDataset
+Samples = ImageDataset | FeatureDataset | MapDataset | SparseDataset
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def assemble(
     run_dir: str | Path | None = None,
     cache_dir: str | Path | None = None,
     on_error: str = "raise",
+    maps: Maps | None = None,
 ) -> TrainingData:
     """Draw the observed labels, hold out a part if requested, and wrap both splits.
 
@@ -81,6 +83,7 @@ def assemble(
         run_dir: a folder for ``observed_labels.npz``; an existing file must hold the same labels.
         cache_dir: a folder for resized images, so that each file is decoded once.
         on_error: "raise" an error for an image that cannot be read, or "skip" it.
+        maps: outputs of a network's frozen part for these images, used instead of them.
 
     Example:
         >>> from tkpr.data import labels, mosaic, transforms
@@ -111,6 +114,9 @@ def assemble(
         split: Split, rows: np.ndarray | None, *, augment: Callable[[Tensor], Tensor] | None = None
     ) -> Samples:
         part = split if rows is None else split.subset(rows)
+        if maps is not None:
+            places = 2 * maps.num_train + np.arange(len(split)) if rows is None else 2 * rows
+            return MapDataset(maps, part, places, augment=augment is not None, seed=seed)
         if isinstance(part.inputs, csr_array):
             return SparseDataset(part)
         if pipeline.size is None:
@@ -146,7 +152,7 @@ def assemble(
     return TrainingData(
         train=train,
         test=test,
-        finish=pipeline.finish,
+        finish=pipeline.finish if maps is None else ToFloat(),
         class_names=data.class_names,
         train_targets=observed[rows],
         clean_targets=clean,

@@ -7,6 +7,7 @@ from typing import Any
 import timm
 from torch import Tensor, nn
 
+from tkpr.models.cut import CutNetwork
 from tkpr.models.weights import load_weights, read_weights
 
 STORED_MODELS_MAY_BUILD = ("create",)
@@ -18,6 +19,7 @@ def create(
     *,
     pretrained: bool = True,
     checkpoint: str | None = None,
+    cut: str | None = None,
     image_size: int | None = None,
     **options: Any,
 ) -> nn.Module:
@@ -28,7 +30,8 @@ def create(
         num_classes: C.
         pretrained: load pretrained weights, downloaded from the hub unless ``checkpoint`` is given.
         checkpoint: a local file of weights (.safetensors, or .pth / .bin without code inside).
-        image_size: side of the input in pixels, for models that must know it (Swin, ViT).
+        cut: the last frozen layer (:mod:`tkpr.models.cut`); None: everything is trained.
+        image_size: side of the input in pixels, for models that must know it (Swin, ViT, cut ones).
         **options: handed to ``timm.create_model``.
 
     >>> import torch
@@ -45,9 +48,9 @@ def create(
         weights = read_weights(Path(checkpoint))
         model = timm.create_model(model_name, num_classes=num_classes, **options)
         load_weights(model, weights, source=Path(checkpoint))
-        return model
+        return model if cut is None else CutNetwork(model, cut, image_size=image_size or 224)
     try:
-        return timm.create_model(
+        model = timm.create_model(
             model_name, pretrained=pretrained, num_classes=num_classes, **options
         )
     except (OSError, RuntimeError) as error:
@@ -58,6 +61,7 @@ def create(
             f"{str(error).strip().splitlines()[0]}; name a local file with model.checkpoint=..., "
             f"or train from scratch with model.pretrained=false"
         ) from error
+    return model if cut is None else CutNetwork(model, cut, image_size=image_size or 224)
 
 
 def feature_map(backbone: nn.Module, images: Tensor) -> Tensor:

@@ -68,7 +68,12 @@ class BoostedClassifier(nn.Module):
 
 
 def boostlu(
-    model_name: str, num_classes: int, *, alpha: float = 5.0, **options: Any
+    model_name: str,
+    num_classes: int,
+    *,
+    alpha: float = 5.0,
+    image_size: int | None = None,
+    **options: Any,
 ) -> BoostedClassifier:
     """Build a timm backbone with a boosted classifier.
 
@@ -76,10 +81,11 @@ def boostlu(
         model_name: the backbone's name in timm.
         num_classes: C.
         alpha: the factor of positive activations.
+        image_size: side of the input in pixels.
         **options: further arguments of :func:`tkpr.models.backbone.create`.
 
     >>> boostlu("resnet18", 5, pretrained=False).get_classifier()
     Linear(in_features=512, out_features=5, bias=True)
     """
-    backbone = create(model_name, 0, global_pool="", **options)
+    backbone = create(model_name, 0, global_pool="", image_size=image_size, **options)
     return BoostedClassifier(backbone, num_classes, alpha=alpha)

@@ -222,18 +222,26 @@ class CCD(nn.Module):
         self.head.start_stage_two()
 
 
-def ccd(model_name: str, num_classes: int, *, context_epochs: int, **options: Any) -> CCD:
+def ccd(
+    model_name: str,
+    num_classes: int,
+    *,
+    context_epochs: int,
+    image_size: int | None = None,
+    **options: Any,
+) -> CCD:
     """Build CCD on a timm backbone.
 
     Args:
         model_name: the backbone's name in timm.
         num_classes: C.
         context_epochs: length of stage 1.
+        image_size: side of the input in pixels.
         **options: further arguments of :func:`tkpr.models.backbone.create`.
 
     >>> ccd("resnet18", 5, context_epochs=6, pretrained=False).head.memory.shape
     torch.Size([5, 512])
     """
-    backbone = create(model_name, 0, global_pool="", **options)
+    backbone = create(model_name, 0, global_pool="", image_size=image_size, **options)
     head = CCDHead(map_channels(backbone), num_classes)
     return CCD(backbone, head, context_epochs=context_epochs)

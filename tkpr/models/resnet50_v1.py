@@ -6,13 +6,20 @@ from typing import Any
 import timm
 from torch import nn
 
+from tkpr.models.cut import CutNetwork
 from tkpr.models.weights import load_weights, read_weights
 
 STORED_MODELS_MAY_BUILD = ("create",)
 
 
 def create(
-    num_classes: int, *, pretrained: bool = True, checkpoint: str | None = None, **options: Any
+    num_classes: int,
+    *,
+    pretrained: bool = True,
+    checkpoint: str | None = None,
+    cut: str | None = None,
+    image_size: int = 224,
+    **options: Any,
 ) -> nn.Module:
     """Create ResNet-50 as He et al. published it, with a new classifier.
 
@@ -24,6 +31,8 @@ def create(
         num_classes: C (0: features only).
         pretrained: load the weights in ``checkpoint``.
         checkpoint: a local file; its classifier is left out.
+        cut: the last frozen layer (:mod:`tkpr.models.cut`); None: everything is trained.
+        image_size: side of the input in pixels, for a cut.
         **options: handed to ``timm.create_model``.
 
     >>> model = create(0, pretrained=False)
@@ -44,4 +53,4 @@ def create(
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.eps = 1e-3
-    return model
+    return model if cut is None else CutNetwork(model, cut, image_size=image_size)

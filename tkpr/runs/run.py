@@ -27,9 +27,12 @@ from tkpr.data.assemble import Samples, TrainingData, assemble
 from tkpr.data.dataset import MultiLabelData
 from tkpr.data.fingerprint import digest, file_digest, fingerprint
 from tkpr.data.images import ImageDataset
+from tkpr.data.maps import MapDataset
 from tkpr.data.sparse import SparseDataset
 from tkpr.metrics import count_empty
 from tkpr.runs.folder import InUse, check_data, claim, log_to
+from tkpr.runs.maps import is_cut, stored_maps
+from tkpr.runs.probe import start_from_probe
 from tkpr.runs.saved_model import TrainedModel, save_model
 from tkpr.runs.settle import settle
 from tkpr.training.preemption import on_sigterm
@@ -75,8 +78,11 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         if fabric.world_size > 1 and fabric.is_global_zero:
             log.info("%d processes share the work", fabric.world_size)
         seed_everything(cfg.seed)
-        data = build_data(cfg, folder, data=loaded)
-        trainer = Trainer(cfg, fabric, data, build_model(cfg, data), folder)
+        data = build_data(cfg, folder, data=loaded, maps=True)
+        model = build_model(cfg, data)
+        if "probe" in cfg and fabric.is_global_zero:  # the other processes take over its weights
+            start_from_probe(model, cfg, data, fabric.device)
+        trainer = Trainer(cfg, fabric, data, model, folder)
         check_against_data(trainer)
         with on_sigterm(trainer.preemption.ask_to_stop):
             outputs = trainer.fit().numpy()
@@ -144,6 +150,8 @@ def check(cfg: DictConfig) -> None:
             f"trainer.warmup_epochs={warmup} leaves none of the {epochs} epochs to the main loss: "
             "set fewer, or trainer.warmup_epochs=0"
         )
+    if not cfg.trainer.temperature > 0:
+        raise ValueError(f"trainer.temperature must be above 0; got {cfg.trainer.temperature}")
     if cfg.trainer.eval_weights == "ema" and not cfg.trainer.ema_decay:
         raise ValueError("trainer.eval_weights=ema needs trainer.ema_decay, for instance 0.9997")
     if cfg.trainer.eval_weights not in ("raw", "ema"):
@@ -179,7 +187,11 @@ def load_data(cfg: DictConfig) -> MultiLabelData:
 
 
 def build_data(
-    cfg: DictConfig, folder: Path | None = None, *, data: MultiLabelData | None = None
+    cfg: DictConfig,
+    folder: Path | None = None,
+    *,
+    data: MultiLabelData | None = None,
+    maps: bool = False,
 ) -> TrainingData:
     """Apply the labels, split and transforms of a configuration to its data set.
 
@@ -187,11 +199,15 @@ def build_data(
         cfg: the whole configuration.
         folder: the run folder, where what the learner may see is written down.
         data: the data set; None: it is loaded.
+        maps: of a network that is cut, store what its frozen part gives, and use that instead of
+            the images.
     """
+    data = data or load_data(cfg)
     return assemble(
-        data or load_data(cfg),
+        data,
         labels=build(cfg.labels),
         pipeline=build(cfg.transform),
+        maps=stored_maps(cfg, data) if maps and is_cut(cfg) else None,
         holdout=cfg.split.holdout,
         seed=cfg.seed,
         run_dir=folder,
@@ -228,7 +244,7 @@ def build_model(cfg: DictConfig, data: TrainingData) -> nn.Module:
 def input_shape(data: TrainingData) -> tuple[int, ...]:
     """The shape of one input as the network takes it."""
     test = data.test
-    if isinstance(test, ImageDataset):
+    if isinstance(test, ImageDataset | MapDataset):
         return 3, test.size, test.size
     return tuple(test.inputs.shape[1:])
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
@@ -106,7 +107,7 @@ class Logbook:
         board.add_histogram("rank_of_relevant_labels", ranks, epoch, bins=len(counts))
         for row_number in readable.nonzero().flatten()[:NUM_IMAGES].tolist():
             picture, target, _ = test[row_number]
-            if picture.ndim == 3:
+            if picture.dtype == torch.uint8:  # neither features nor maps
                 drawn = self.annotate(picture, target, logits[row_number])
                 board.add_image(f"predictions/{row_number}", drawn, epoch)
         board.flush()

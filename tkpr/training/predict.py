@@ -114,15 +114,15 @@ def measure(data: TrainingData, outputs: Tensor, ks: Sequence[int]) -> dict[str,
     return evaluate(outputs[readable], test.targets[readable], ks)
 
 
-def fabric_on(device: str) -> Fabric:
-    """Return a Fabric of one process in full precision on a device: cpu, cuda, cuda:1, mps.
+def fabric_on(device: str, precision: Any = "32-true") -> Fabric:
+    """Return a Fabric of one process on a device: cpu, cuda, cuda:1, mps.
 
     >>> fabric_on("cpu").device
     device(type='cpu')
     """
     kind, _, number = device.partition(":")
     try:
-        return Fabric(accelerator=kind, devices=[int(number)] if number else 1)
+        return Fabric(accelerator=kind, devices=[int(number)] if number else 1, precision=precision)
     except Exception as error:  # Fabric raises errors of many kinds
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"the device {device!r} is not available here: {reason}") from error

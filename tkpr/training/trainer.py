@@ -161,7 +161,7 @@ class Trainer:
                 update = progress.step % settings.accumulate == 0 or progress.step == self.steps
                 with fabric.no_backward_sync(model, enabled=not update):
                     logits = model(inputs)
-                    loss = criterion(logits.float(), targets, index)
+                    loss = criterion(logits.float() / settings.temperature, targets, index)
                     fabric.backward(loss / settings.accumulate)
                 value, finite = read_loss(loss, logits)
                 if not finite:
@@ -231,7 +231,7 @@ class Trainer:
         if isinstance(loss, UpdatesLabels) and loss.wants_update():
             logits = self.predict(self.data.train, ema=False)
             logits[self.data.train.unreadable] = torch.inf  # never among the lowest
-            loss.update_labels(self.fabric.to_device(logits))
+            loss.update_labels(self.fabric.to_device(logits / self.settings.temperature))
             self.progress.labels_updated = True
 
     def test(self) -> tuple[Tensor, dict[str, float]]:

@@ -1,0 +1,170 @@
+"""The maps of a cut network for a data set: found in a folder, or made and put there."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from torch import nn
+from torchvision.transforms import v2
+
+from tkpr import atomic
+from tkpr.config import build, model_facts
+from tkpr.data.assemble import loader
+from tkpr.data.dataset import MultiLabelData
+from tkpr.data.files import absolute
+from tkpr.data.images import ImageDataset
+from tkpr.data.maps import Maps, fingerprint, read_maps, write_maps
+from tkpr.data.transforms import ImagePipeline
+from tkpr.models.cut import CutNetwork
+
+log = logging.getLogger(__name__)
+
+
+def is_cut(cfg: DictConfig) -> bool:
+    """Whether a run has a frozen part whose outputs can be stored: random weights have not."""
+    pretrained = cfg.model.get("pretrained", False) and not cfg.trainer.random_weights
+    return bool(cfg.model.get("cut") and pretrained)
+
+
+def stored_maps(cfg: DictConfig, data: MultiLabelData, *, batch_size: int = 32) -> Maps:
+    """Return the maps of a data set's images, from ``cfg.map_dir``; make them if need be.
+
+    The file is named by all that it depends on. Of several processes that need it, one makes it
+    and the others wait.
+
+    Args:
+        cfg: the whole configuration, settled.
+        data: the data set.
+        batch_size: images at a time.
+    """
+    pipeline: ImagePipeline = build(cfg.transform)
+    if pipeline.size is None or not isinstance(pipeline.augment, v2.RandomHorizontalFlip):
+        raise ValueError(
+            "stored maps are of the image and of its mirror image: use transform=spml, or "
+            "model.cut=null"
+        )
+    network = frozen_part(build(cfg.model, facts=model_facts((3, pipeline.size, pipeline.size), 0)))
+    header = describe(cfg, data, network)
+    key = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:12]
+    folder = absolute(cfg.map_dir)
+    file = folder / f"{header['network']}-{header['cut']}-{header['size']}-{key}.npy"
+    with only_one(file):
+        if not file.with_suffix(".json").exists():
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            on_error = cfg.dataset.get("on_error", "raise")
+            parts = [
+                ImageDataset(
+                    part,
+                    size=pipeline.size,
+                    on_error=on_error,
+                    interpolation=pipeline.interpolation,
+                )
+                for part in (data.train, data.test)
+            ]
+            extract(file, header, network.to(device), parts, pipeline.finish, batch_size=batch_size)
+        return read_maps(file, header)
+
+
+def frozen_part(model: nn.Module) -> CutNetwork:
+    """Find the cut network in a model."""
+    return next(part for part in model.modules() if isinstance(part, CutNetwork))
+
+
+def describe(cfg: DictConfig, data: MultiLabelData, network: CutNetwork) -> dict[str, Any]:
+    """Return all that the maps of a data set depend on."""
+    return {
+        "format": 1,
+        "network": str(cfg.model.get("model_name") or cfg.model._target_.split(".")[-2]),
+        "weights": network.digest,
+        "cut": cfg.model.cut,
+        "size": cfg.transform.size,
+        "mean": plain(cfg.transform.mean),
+        "std": plain(cfg.transform.std),
+        "interpolation": cfg.transform.interpolation,
+        "precision": "bf16" if cfg.trainer.precision.startswith("bf16") else "32",
+        "map": list(network.map_shape),
+        "train": len(data.train),
+        "test": len(data.test),
+        "images": fingerprint(data),
+    }
+
+
+def plain(values: Any) -> list[float]:
+    """Return one number, or a list from a configuration, as a list."""
+    return [float(value) for value in np.atleast_1d(np.array(values))]
+
+
+@contextlib.contextmanager
+def only_one(file: Path) -> Iterator[None]:
+    """Wait until no other process makes ``file``; the lock ends with the process."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for part in file.parent.glob(f".{file.name}.*{atomic.PART}"):  # of a killed process
+            part.unlink()
+        yield
+
+
+@torch.no_grad()
+def extract(
+    file: Path,
+    header: Mapping[str, Any],
+    network: CutNetwork,
+    parts: list[ImageDataset],
+    finish: nn.Module,
+    *,
+    batch_size: int,
+) -> None:
+    """Run every image through the frozen part, training images mirrored as well, and store it.
+
+    Args:
+        file: where to.
+        header: what to say about the maps.
+        network: on the device to compute on.
+        parts: the training and the test images.
+        finish: from uint8 pixels to the network's input.
+        batch_size: images at a time.
+    """
+    device = next(network.parameters()).device
+    finish = finish.to(device)
+    network = network.eval().to(memory_format=torch.channels_last)
+    shape = (2 * len(parts[0]) + len(parts[1]), *header["map"])
+    size = np.prod(shape) * 2 / 1e6
+    log.info("storing the maps of %d images, %.0f MB: %s", sum(map(len, parts)), size, file)
+    unreadable: list[int] = []
+    started = time.monotonic()
+
+    def batches() -> Iterator[np.ndarray]:
+        first = 0
+        for part, views in zip(parts, (2, 1), strict=True):
+            for images, _, index in loader(part, batch_size=batch_size):
+                # a batch in which images are missing still takes the rows of all of them
+                start = first
+                first = min(start + batch_size, len(part))
+                maps = np.zeros((first - start, views, *header["map"]), np.float16)
+                if len(index):
+                    inputs = finish(images.to(device))
+                    seen = [inputs, inputs.flip(-1)][:views]
+                    with torch.autocast(device.type, torch.bfloat16, header["precision"] == "bf16"):
+                        found = torch.stack([network.maps(view).float() for view in seen], 1)
+                    if not found.abs().max() < 65504:
+                        raise ValueError("the maps do not fit half precision; choose another cut")
+                    maps[index.numpy() - start] = found.cpu().numpy()
+                yield maps.reshape(-1, *header["map"])
+            first = 0
+            offset = 2 * len(parts[0]) if views == 1 else 0
+            for row in part.unreadable.nonzero().flatten().tolist():
+                log.warning("left out, because it cannot be read: %s", part.ids[row])
+                unreadable.append(offset + views * row)
+
+    write_maps(file, header, shape, batches, unreadable)
+    log.info("stored in %.0f s", time.monotonic() - started)

@@ -1,0 +1,85 @@
+"""Start a run's classifier from a linear probe, which runs that differ later only can share."""
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from safetensors.torch import load_file, save
+from torch import nn
+
+from tkpr import atomic
+from tkpr.config import build
+from tkpr.data.assemble import TrainingData
+from tkpr.data.files import absolute
+from tkpr.data.maps import MapDataset
+from tkpr.runs.maps import only_one
+from tkpr.training.probe import classifier_inputs, fit
+from tkpr.training.trainer import train_stats
+
+log = logging.getLogger(__name__)
+
+
+def start_from_probe(model: Any, cfg: DictConfig, data: TrainingData, device: torch.device) -> None:
+    """Set the weights of a model's linear classifier to those of a probe.
+
+    The probe is trained by ``cfg.probe``, a loss, on the features that the model now gives. With
+    stored maps it is kept beside them; another run with the same maps, labels and seed reads it.
+
+    Args:
+        model: one without a linear classifier (CCD) is left as it is.
+        cfg: the whole configuration.
+        data: what the run learns from.
+        device: where to compute.
+    """
+    classifier = model.get_classifier() if hasattr(model, "get_classifier") else None
+    if not isinstance(classifier, nn.Linear):
+        log.info("no linear classifier: the run starts without a probe")
+        return
+    file = probe_file(cfg, data)
+    if file is None:
+        state = train_probe(model, cfg, data, device)
+    else:
+        with only_one(file):
+            if not file.exists():
+                atomic.write(file, save(train_probe(model, cfg, data, device)))
+            state = load_file(file)
+    classifier.load_state_dict(state)
+
+
+def train_probe(
+    model: nn.Module, cfg: DictConfig, data: TrainingData, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Return weight and bias of a classifier trained by ``cfg.probe``."""
+    features, rows = classifier_inputs(
+        model,
+        data,
+        batch_size=cfg.trainer.batch_size,
+        device=device,
+        bf16=cfg.trainer.precision.startswith("bf16"),
+    )
+    targets = torch.from_numpy(data.train_targets).float()[rows]
+    loss = build(cfg.probe, facts=train_stats(data, cfg.trainer.epochs))
+    weight, bias = fit(features, targets, rows, loss, seed=cfg.seed)
+    log.info("the classifier starts from a linear probe on %d samples", len(features))
+    return {"weight": weight.cpu().contiguous(), "bias": bias.cpu()}
+
+
+def probe_file(cfg: DictConfig, data: TrainingData) -> Path | None:
+    """Where the probe of a run with stored maps is kept: named by all that it depends on."""
+    if not isinstance(data.train, MapDataset):
+        return None
+    depends = {
+        "maps": str(Path(data.train.maps.filename).name),  # type: ignore[attr-defined]
+        "model": OmegaConf.to_container(cfg.model, resolve=True),
+        "probe": OmegaConf.to_container(cfg.probe, resolve=True),
+        "labels": data.counts["train_checksum"],
+        "rows": hashlib.sha256(data.train.rows.tobytes()).hexdigest(),
+        "seed": cfg.seed,
+        "precision": cfg.trainer.precision,
+    }
+    key = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:16]
+    return absolute(cfg.map_dir) / f"probe-{key}.safetensors"

@@ -1,0 +1,111 @@
+"""A linear probe: the classifier is trained first, on features of the network as it comes.
+
+From a random classifier the first steps of fine-tuning pull good features out of shape; from a
+trained one they do not (Kumar et al., ICLR 2022).
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from tkpr.data.assemble import TrainingData, loader
+
+
+@torch.no_grad()
+def classifier_inputs(
+    model: nn.Module, data: TrainingData, *, batch_size: int, device: torch.device, bf16: bool
+) -> tuple[Tensor, Tensor]:
+    """Return what reaches the classifier for each training sample, and the samples' rows.
+
+    Args:
+        model: with a linear classifier (timm's ``get_classifier``).
+        data: its training samples are taken as they are, without augmentation.
+        batch_size: samples at a time.
+        device: where to compute.
+        bf16: whether to compute in bfloat16.
+
+    Returns:
+        Features float32 ``[N, D]``, the mean over places where there are several, and rows ``[N]``,
+        without those that cannot be read.
+    """
+    plain: Any = copy.copy(data.train)
+    plain.augment = None
+    model.to(device).eval()
+    finish = data.finish.to(device)
+    found: list[Tensor] = []
+
+    def keep(_: nn.Module, inputs: tuple[Tensor]) -> None:
+        features = inputs[0].float()
+        found.append(features.flatten(1, -2).mean(1) if features.ndim > 2 else features)
+
+    hook = model.get_classifier().register_forward_pre_hook(keep)  # type: ignore[operator]
+    rows = []
+    batches: DataLoader = loader(plain, batch_size=batch_size)
+    for inputs, _, index in batches:
+        if len(index):
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                model(finish(inputs.to(device)).contiguous())
+            rows.append(index)
+    hook.remove()
+    return torch.cat(found), torch.cat(rows)
+
+
+def fit(
+    features: Tensor,
+    targets: Tensor,
+    rows: Tensor,
+    loss: nn.Module,
+    *,
+    seed: int,
+    epochs: int = 20,
+    batch_size: int = 64,
+    lr: float = 1e-2,
+    weight_decay: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Train a linear classifier by AdamW and 1-cycle, and return its weight and bias.
+
+    The features are centred and brought to a common scale first; both goes into the result.
+
+    Args:
+        features: ``[N, D]``.
+        targets: 0/1 labels, ``[N, C]``.
+        rows: of the samples in the training set, for losses that keep a state per sample.
+        loss: what to minimise.
+        seed: of the order of the samples.
+        epochs: passes over them.
+        batch_size: samples per step.
+        lr: the peak of the learning rate.
+        weight_decay: decoupled.
+
+    >>> from tkpr.losses import AsymmetricLoss
+    >>> features, targets = torch.eye(4), torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]])
+    >>> weight, bias = fit(features, targets, torch.arange(4), AsymmetricLoss(), seed=0, lr=0.1)
+    >>> ((features @ weight.T + bias > 0) == (targets > 0)).all()
+    tensor(True)
+    """
+    mean = features.mean(0)
+    scale = features.sub(mean).pow(2).mean().sqrt().clamp(min=1e-12)
+    features = (features - mean) / scale
+    # from zero, so that a probe read from a file leaves torch's random numbers the same
+    weight = features.new_zeros(targets.shape[1], features.shape[1], requires_grad=True)
+    bias = features.new_zeros(targets.shape[1], requires_grad=True)
+    optimizer = torch.optim.AdamW([weight, bias], lr=lr, weight_decay=weight_decay)
+    steps = epochs * -(-len(features) // batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(steps, 10))
+    generator = torch.Generator().manual_seed(seed)
+    loss = loss.to(features.device).train()
+    for epoch in range(epochs):
+        if hasattr(loss, "set_epoch"):
+            loss.set_epoch(epoch)  # type: ignore[operator]
+        order = torch.randperm(len(features), generator=generator)
+        for batch in order.split(batch_size):
+            logits = torch.nn.functional.linear(features[batch], weight, bias)
+            optimizer.zero_grad()
+            loss(logits, targets[batch].to(features.device), rows[batch]).backward()
+            optimizer.step()
+            schedule.step()
+    unscaled = weight.detach() / scale
+    return unscaled, bias.detach() - unscaled @ mean
