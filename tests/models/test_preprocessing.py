@@ -11,7 +11,8 @@ from safetensors import safe_open
 from tests.short_runs import CONFIGS, SMALL, compose, train
 from tkpr.config import build
 from tkpr.models.preprocessing import NAMES, preprocessing
-from tkpr.runs.saved_model import load_model, reconfigure
+from tkpr.runs.evaluation import reconfigure
+from tkpr.runs.saved_model import load_model
 from tkpr.runs.settle import settle
 
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])

@@ -58,5 +58,5 @@ def test_weights_must_be_named_and_fit(tmp_path):
     with pytest.raises(ValueError, match=r"from a local file: model\.checkpoint="):
         create(7)
     save_file({"conv1.weight": torch.zeros(1)}, tmp_path / "w.safetensors")
-    with pytest.raises(ValueError, match="does not hold weights of ResNet-50"):
+    with pytest.raises(ValueError, match="does not fit the model: 265 of its 265"):
         create(7, checkpoint=str(tmp_path / "w.safetensors"))
