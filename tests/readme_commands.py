@@ -73,7 +73,7 @@ class Command:
     @property
     def trains(self) -> bool:
         """Whether it leaves finished runs behind."""
-        return self.script == "train.py" and not {"--help", "--cfg"} & set(self.words)
+        return self.script == "train.py" and not {"--help", "--cfg", "--explain"} & set(self.words)
 
 
 def split(text: str, block: int) -> list[Command]:

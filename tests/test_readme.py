@@ -252,7 +252,7 @@ def test_the_words_are_accepted(command, tmp_path, monkeypatch, capsys):
     elif command.script in ("scripts/prepare_data.py", "scripts/extract_features.py"):
         assert combinations(command.script[len("scripts/") : -len(".py")], command.arguments) == 1
     elif command.script == "train.py":
-        assert "--help" in command.arguments
+        assert {"--help", "--explain"} & set(command.arguments)
     else:
         assert accepts(command, monkeypatch), capsys.readouterr().err
 
