@@ -7,7 +7,7 @@ USAGE = """\
 python train.py [group=option ...] [key=value ...]      one run
 python train.py -m loss=tkpr_a1,tkpr_a2 loss.k=3,5      a sweep: all combinations
 python train.py --cfg job [...]                         show the settings, run nothing
-python train.py --explain [...]                         the same, with the file that set each of them
+python train.py --explain [...]                         the same, with the file that set each
 """
 
 
