@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=15, help="K of TKPR")
     parser.add_argument("--labels", type=int, default=3, help="relevant labels per image")
     parser.add_argument("--trials", type=int, help="300")
-    parser.add_argument("--averaged", type=int, help="the last so many trials count: 200")
+    parser.add_argument("--averaged", type=int, help="average the last trials only: 200")
     parser.add_argument("--device", type=device, default="auto", help="cpu, cuda, cuda:1, mps")
     parser.add_argument(
         "--light",

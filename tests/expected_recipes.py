@@ -74,7 +74,7 @@ def expected(table: str, method: str) -> dict:
         "optimizer.nesterov": True if optimizer == "SGD" else None,
         "scheduler._target_": f"tkpr.training.schedules.{schedule}",
         "scheduler.pct_start": 0.2 if schedule == "onecycle" else None,
-        "scheduler.cycle_momentum": None,  # torch's default: it is cycled
+        "scheduler.cycle_momentum": True if schedule == "onecycle" else None,
         "transform._target_": f"tkpr.data.transforms.{transform}",
         "transform.size": size,
         "transform.mean": None,  # the network's

@@ -115,6 +115,8 @@ def assert_as_expected(table, method, cfg):
     assert {key: told.get(key) for key in recipe} == recipe
     assert cfg.hydra.runtime.choices.dataset == table.split("_")[0]
     loss = OmegaConf.to_container(OmegaConf.load(CONFIGS / "loss" / f"{LOSSES[method]}.yaml"))
+    if method == "lsep":
+        loss |= {"max_pairs": 1000}  # its negative sampling
     if method == "em_apl_voc":
         loss |= {"alpha": 0.2, "beta": 0.02}
     if method.startswith("tkpr"):

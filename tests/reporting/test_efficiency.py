@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from tkpr.reporting import efficiency
+from tkpr.losses.pairwise import MultilabelMargin
+from tkpr.reporting import benchmark, efficiency
 from tkpr.reporting.efficiency import (
     LOSSES,
     Setting,
     beside_the_paper,
     layout,
     measure,
-    peak_memory,
+    peak_tensor_memory,
     ratios,
 )
 from tkpr.reporting.paper_numbers import paper_efficiency
@@ -45,12 +46,22 @@ def test_losses_are_those_of_the_paper():
 
 
 def test_the_last_trials_are_averaged(monkeypatch):
-    told = iter([(9.0, 9.0, 9.0), (1.0, 2.0, 3.0), (3.0, 4.0, 5.0), (0.0, 0.0, 0.0)])
-    monkeypatch.setattr(efficiency, "time_step", lambda *_, **__: next(told))
+    steps = iter([(9.0, 9.0, 9.0), (1.0, 2.0, 3.0), (3.0, 4.0, 5.0), (0.0, 0.0, 0.0)])
+    monkeypatch.setattr(efficiency, "time_step", lambda *_, **__: next(steps))
     line = measure(
         ROOT / "configs", backbones=["none"], classes=[100], losses=["L_u1"], setting=QUICK
     ).iloc[0]
     assert (line.forward_s, line.loss_s, line.backward_s, line.total_s) == (2, 3, 4, 9)
+
+
+def test_torchs_loss_is_timed_without_converting_its_targets():
+    """The form of the labels is made beforehand, and gives the value of the project's own."""
+    criterion = efficiency.make_loss(ROOT / "configs", "torch.ml", QUICK)
+    assert type(criterion) is nn.MultiLabelMarginLoss
+    logits, targets = torch.randn(5, 9), (torch.rand(5, 9) < 0.4).float()
+    targets[0] = 0
+    value = criterion(logits, efficiency.label_lists(targets))
+    assert value == pytest.approx(MultilabelMargin()(logits, targets).item(), rel=1e-6)
 
 
 def test_each_part_is_timed_by_itself(monkeypatch):
@@ -58,7 +69,7 @@ def test_each_part_is_timed_by_itself(monkeypatch):
     model.register_forward_hook(lambda *_: events.append("forward"))
     model.weight.register_hook(lambda grad: events.append("backward"))
     monkeypatch.setattr(
-        efficiency, "clock", lambda device: events.append("clock") or 2.0 ** len(events)
+        benchmark, "clock", lambda device: events.append("clock") or 2.0 ** len(events)
     )
 
     def criterion(logits, targets):
@@ -68,7 +79,7 @@ def test_each_part_is_timed_by_itself(monkeypatch):
     inputs, targets = torch.ones(2, 3), torch.ones(2, 3)
     parts = efficiency.time_step(model, criterion, inputs, targets, device="cpu")
     assert events == ["clock", "forward", "clock", "loss", "clock", "backward", "clock"]
-    assert parts == (2**3 - 2, 2**5 - 2**3, 2**7 - 2**5)
+    assert parts == [2**3 - 2, 2**5 - 2**3, 2**7 - 2**5]
     assert model.weight.grad is None  # nothing is left for the next step
 
 
@@ -82,7 +93,7 @@ def test_peak_memory_counts_what_lives_at_once():
         third = torch.zeros(size)
         return second, third
 
-    assert peak_memory(step, "cpu") == pytest.approx(2.0, abs=0.01)
+    assert peak_tensor_memory(step, "cpu") == pytest.approx(2.0, abs=0.01)
 
 
 def test_a_network_is_timed_too():
@@ -99,12 +110,12 @@ def test_a_network_is_timed_too():
 
 def test_ratios_of_the_paper():
     paper = paper_efficiency()
-    told = paper.assign(ratio=ratios(paper, "total_s")).set_index(
+    steps = paper.assign(ratio=ratios(paper, "total_s")).set_index(
         ["backbone", "num_classes", "loss"]
     )
-    assert told.loc[("resnet50", 10000, "torch.ml"), "ratio"] == pytest.approx(0.2907 / 0.0510)
-    assert told.loc[("swin", 5000, "TKPR"), "ratio"] == pytest.approx(0.4704 / 0.4600)
-    assert (told.xs("L_u1", level="loss").ratio == 1).all()
+    assert steps.loc[("resnet50", 10000, "torch.ml"), "ratio"] == pytest.approx(0.2907 / 0.0510)
+    assert steps.loc[("swin", 5000, "TKPR"), "ratio"] == pytest.approx(0.4704 / 0.4600)
+    assert (steps.xs("L_u1", level="loss").ratio == 1).all()
 
 
 def test_layout_and_comparison():
@@ -174,8 +185,13 @@ def test_script_asks_for_what_the_paper_does(
     runpy.run_path(str(ROOT / "scripts" / "efficiency.py"), run_name="__main__")
     assert asked["backbones"] == backbones
     assert asked["classes"] == (classes or [100, 1000, 5000, 10000])
-    told = asked["setting"]
-    assert (told.batch_size, told.trials, told.averaged, told.k) == (batch, trials, averaged, 15)
+    steps = asked["setting"]
+    assert (steps.batch_size, steps.trials, steps.averaged, steps.k) == (
+        batch,
+        trials,
+        averaged,
+        15,
+    )
     assert (
         tmp_path / ("efficiency-light.csv" if "--light" in words else "efficiency.csv")
     ).exists()
@@ -196,8 +212,8 @@ def test_the_clock_waits_for_the_device(monkeypatch, device, waited):
     events = []
     monkeypatch.setattr(torch.cuda, "synchronize", events.append)
     monkeypatch.setattr(torch.mps, "synchronize", lambda: events.append("mps"))
-    monkeypatch.setattr(efficiency.time, "perf_counter", lambda: events.append("time") or 5.0)
-    assert efficiency.clock(device) == 5.0
+    monkeypatch.setattr(benchmark.time, "perf_counter", lambda: events.append("time") or 5.0)
+    assert benchmark.clock(device) == 5.0
     assert events == [*waited, "time"]
 
 

@@ -6,7 +6,8 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -100,10 +101,39 @@ def machine() -> dict[str, Any]:
     }
 
 
+def clock(device: str = "cpu") -> float:
+    """The time in seconds once a device has finished its work."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+    elif device.startswith("mps"):
+        torch.mps.synchronize()
+    return time.perf_counter()
+
+
+def time_stages(
+    stages: Sequence[Callable[[Any], Any]], first: Any, *, device: str = "cpu"
+) -> list[float]:
+    """Seconds of each stage, which gets the result of the one before it.
+
+    Args:
+        stages: what to call, in order.
+        first: the argument of the first stage.
+        device: waited for after each stage.
+
+    >>> len(time_stages([lambda n: list(range(n)), sum], 99))
+    2
+    """
+    marks, value = [clock(device)], first
+    for stage in stages:
+        value = stage(value)
+        marks.append(clock(device))
+    return [after - before for before, after in pairwise(marks)]
+
+
 def _time(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+    return time_stages([lambda _: call()], None)[0]
 
 
 def _measure_peak(

@@ -1,10 +1,9 @@
 """Tab. 4: how long a step takes with each loss: forward, loss, backward; and how much memory."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from tkpr.config import build
 from tkpr.models.backbone import create
+from tkpr.reporting.benchmark import time_stages
 from tkpr.reporting.paper_numbers import paper_efficiency
 
-# as the paper names them, and as configs/loss does
+# as the paper names them, and as torch or configs/loss does
 LOSSES = {
-    "torch.ml": "multilabel_margin",
+    "torch.ml": "torch.nn.MultiLabelMarginLoss",
     "L_rank": "rank",
     **{f"L_u{i}": f"u{i}" for i in range(1, 5)},
     "TKPR": "tkpr_a2",
@@ -42,7 +42,7 @@ class Setting:
         batch_size: images per step.
         k: K of the TKPR loss.
         trials: steps in all.
-        averaged: the last so many of them count.
+        averaged: how many of the last steps count.
         labels: relevant labels per image; the paper does not say how many it takes.
         device: where to compute.
         seed: of weights, inputs and labels.
@@ -58,7 +58,9 @@ class Setting:
 
 
 def make_loss(configs: Path, name: str, setting: Setting) -> nn.Module:
-    """Build a loss of the timing table from its file in configs/loss."""
+    """Build a loss of the timing table: torch's own, or one of configs/loss."""
+    if name == "torch.ml":
+        return nn.MultiLabelMarginLoss()
     cfg = OmegaConf.load(configs / "loss" / f"{LOSSES[name]}.yaml")
     if name == "TKPR":
         cfg.k = setting.k
@@ -67,29 +69,18 @@ def make_loss(configs: Path, name: str, setting: Setting) -> nn.Module:
 
 def time_step(
     model: nn.Module | None, criterion: nn.Module, inputs: Tensor, targets: Tensor, *, device: str
-) -> tuple[float, float, float]:
+) -> list[float]:
     """Seconds of forward, loss and backward of one step, waiting for the device after each."""
-    marks = [clock(device)]
-    logits = inputs if model is None else model(inputs)
-    marks.append(clock(device))
-    loss = criterion(logits, targets)
-    marks.append(clock(device))
-    loss.backward()
-    marks.append(clock(device))
+    stages = [
+        model or (lambda logits: logits),
+        lambda logits: criterion(logits, targets),
+        lambda loss: loss.backward(),
+    ]
+    seconds = time_stages(stages, inputs, device=device)
     inputs.grad = None
     if model is not None:
         model.zero_grad(set_to_none=True)
-    forward, loss_time, backward = (b - a for a, b in pairwise(marks))
-    return forward, loss_time, backward
-
-
-def clock(device: str) -> float:
-    """The time when the device has finished what it was given."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
-    elif device.startswith("mps"):
-        torch.mps.synchronize()
-    return time.perf_counter()
+    return seconds
 
 
 def measure(
@@ -120,13 +111,14 @@ def measure(
             model, inputs, targets = prepare(backbone, num_classes, setting)
             for name in losses:
                 criterion = make_loss(configs, name, setting)
-                step = partial(time_step, model, criterion, inputs, targets, device=setting.device)
+                labels = label_lists(targets) if name == "torch.ml" else targets
+                step = partial(time_step, model, criterion, inputs, labels, device=setting.device)
                 steps = [step() for _ in range(setting.trials)][-setting.averaged :]
                 means = [sum(part) / len(steps) for part in zip(*steps, strict=True)]
                 lines.append(
                     {"backbone": backbone, "num_classes": num_classes, "loss": name}
                     | dict(zip(TIMES, [*means, sum(means)], strict=True))
-                    | {"peak_memory_mb": peak_memory(step, setting.device)}
+                    | {"peak_memory_mb": peak_tensor_memory(step, setting.device)}
                 )
     return pd.DataFrame(lines)
 
@@ -149,10 +141,23 @@ def prepare(
     return model, torch.randn(size, 3, side, side, device=device), targets.to(device)
 
 
-def peak_memory(step: Callable[[], Any], device: str) -> float:
+def label_lists(targets: Tensor) -> Tensor:
+    """The targets as torch's loss wants them: columns of the relevant labels, then -1, ``[B, C]``.
+
+    Made before the clock starts: the form of the labels is the data loader's business.
+
+    >>> label_lists(torch.tensor([[0.0, 1.0, 0.0, 1.0]]))
+    tensor([[ 1,  3, -1, -1]])
+    """
+    columns = torch.arange(targets.shape[1], device=targets.device).expand_as(targets)
+    order = columns.where(targets == 1, targets.shape[1]).sort(dim=1).values
+    return order.where(order < targets.shape[1], -1)
+
+
+def peak_tensor_memory(step: Callable[[], Any], device: str) -> float:
     """How much more memory torch held at the worst moment of a step than at its start, in MB.
 
-    >>> round(peak_memory(lambda: torch.zeros(2**18).sum(), "cpu"), 1)  # 2^18 numbers of 4 bytes
+    >>> round(peak_tensor_memory(lambda: torch.zeros(2**18).sum(), "cpu"), 1)  # 2^18 numbers of 4 bytes
     1.0
     """
     if device.startswith("cuda"):
