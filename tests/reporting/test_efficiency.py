@@ -185,13 +185,8 @@ def test_script_asks_for_what_the_paper_does(
     runpy.run_path(str(ROOT / "scripts" / "efficiency.py"), run_name="__main__")
     assert asked["backbones"] == backbones
     assert asked["classes"] == (classes or [100, 1000, 5000, 10000])
-    steps = asked["setting"]
-    assert (steps.batch_size, steps.trials, steps.averaged, steps.k) == (
-        batch,
-        trials,
-        averaged,
-        15,
-    )
+    got = asked["setting"]
+    assert (got.batch_size, got.trials, got.averaged, got.k) == (batch, trials, averaged, 15)
     assert (
         tmp_path / ("efficiency-light.csv" if "--light" in words else "efficiency.csv")
     ).exists()

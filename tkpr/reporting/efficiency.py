@@ -157,7 +157,8 @@ def label_lists(targets: Tensor) -> Tensor:
 def peak_tensor_memory(step: Callable[[], Any], device: str) -> float:
     """How much more memory torch held at the worst moment of a step than at its start, in MB.
 
-    >>> round(peak_tensor_memory(lambda: torch.zeros(2**18).sum(), "cpu"), 1)  # 2^18 numbers of 4 bytes
+    >>> step = lambda: torch.zeros(2**18).sum()  # 2^18 numbers of 4 bytes
+    >>> round(peak_tensor_memory(step, "cpu"), 1)
     1.0
     """
     if device.startswith("cuda"):
