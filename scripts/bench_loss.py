@@ -2,6 +2,7 @@
 
 python scripts/bench_loss.py
 python scripts/bench_loss.py --losses tkpr_raw tkpr_softmax --batch 16 --classes 1000 100000
+python scripts/bench_loss.py --runs 5 --csv results/bench_loss.csv
 python scripts/bench_loss.py --quick
 
 What is compared: one call of the loss and its backward pass, down to the gradient at the logits,
@@ -16,7 +17,10 @@ threads, and the same process. They take turns call by call, in a new order each
 busy moment of the machine meets all of them and each finds the caches as others left them, as in
 training, where a network runs between two calls of a loss. (With --seconds 0.1 a contestant has the
 caches to itself for so long; losses of many small operators then look up to a third worse beside
-BCE.) A ratio is taken within a round, and its median over the rounds is reported. The batches
+BCE.) A ratio is taken within a round, and its median over the rounds is the result of a run; the
+CSV file has the lowest and the highest result of several runs. The ratios depend on the processor
+(how fast it selects the largest of many numbers beside a logarithm), on its caches and on what else
+the machine does: compare within a file, not between files. The batches
 change from call to call: on the same few numbers again and again a processor learns every branch of
 a sort, as it never would in training. The checks of the inputs, which torch's losses do not make,
 are part of our times.
@@ -145,21 +149,20 @@ def measure_times(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             if name in references or name.removesuffix(" lists") in wanted
         }
         rounds = min(arguments.rounds, max(9, 2**26 // (batch * num_classes)))
-        times = side_by_side(contestants, rounds=rounds, seconds=arguments.seconds)
-        for name in times:
-            rows.append(
-                {
-                    "loss": name,
-                    "batch": batch,
-                    "classes": num_classes,
-                    "seconds": statistics.median(times[name]),
-                    **{
-                        f"times_{reference}": ratio(times[name], times[reference])
-                        for reference in references
-                        if reference in times
-                    },
-                }
-            )
+        runs = [
+            side_by_side(contestants, rounds=rounds, seconds=arguments.seconds)
+            for _ in range(arguments.runs)
+        ]
+        for name in contestants:
+            row: dict[str, Any] = {"loss": name, "batch": batch, "classes": num_classes}
+            row["seconds"] = statistics.median(time for run in runs for time in run[name])
+            for reference in references:
+                if reference in contestants:
+                    ratios = [ratio(run[name], run[reference]) for run in runs]
+                    row[f"times_{reference}"] = statistics.median(ratios)
+                    row[f"times_{reference}_lowest"] = min(ratios)
+                    row[f"times_{reference}_highest"] = max(ratios)
+            rows.append(row)
         print(f"batch {batch}, {num_classes} classes: done", file=sys.stderr)
     return rows
 
@@ -202,6 +205,33 @@ def print_tables(times: list[dict[str, Any]], memory: list[dict[str, Any]]) -> N
         )
 
 
+def write_csv(arguments: argparse.Namespace, times: list[dict[str, Any]], processor: str) -> None:
+    """Write the range of the ratio to BCEWithLogitsLoss over the runs, a line for each loss."""
+    import pandas
+
+    from tkpr import atomic
+
+    ratio = "times_BCEWithLogitsLoss"
+    table = pandas.DataFrame(
+        {
+            "loss": row["loss"],
+            "batch": row["batch"],
+            "classes": row["classes"],
+            "turn_seconds": arguments.seconds,
+            "threads": arguments.threads,
+            "runs": arguments.runs,
+            "microseconds": round(1e6 * row["seconds"], 1),
+            "times_bce_lowest": round(row[f"{ratio}_lowest"], 2),
+            "times_bce": round(row[ratio], 2),
+            "times_bce_highest": round(row[f"{ratio}_highest"], 2),
+            "processor": processor,
+        }
+        for row in times
+    )
+    arguments.csv.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(arguments.csv, table.to_csv(index=False))
+
+
 def main() -> None:
     """Read the command line, measure, print the tables, write the JSON file."""
     parser = Parser(__doc__)
@@ -212,10 +242,12 @@ def main() -> None:
     )
     parser.add_argument("--memory-classes", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.0, help="of a turn")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="tiny and inexact, to see it run")
     parser.add_argument("--output", type=output_file, default="runs/bench/loss.json")
+    parser.add_argument("--csv", type=output_file, help="the ratios over the runs as a table")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.batch, arguments.classes, arguments.memory_classes = [4], [20, 40], 100
@@ -233,6 +265,8 @@ def main() -> None:
     measured = {"machine": machine(), "times": times, "memory": memory}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(arguments.output, json.dumps(measured, indent=2))
+    if arguments.csv is not None:
+        write_csv(arguments, times, machine()["processor"])
 
 
 if __name__ == "__main__":

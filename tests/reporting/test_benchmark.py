@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from PIL import Image
@@ -118,6 +119,32 @@ def test_bench_loss(tmp_path):
         assert row["loss"] in printed
     assert {(row["batch"], row["classes"]) for row in measured["times"]} == {(4, 20), (4, 40)}
     assert [row["loss"] for row in measured["memory"]] == ["rank"]
+
+
+@pytest.mark.slow
+def test_bench_loss_writes_the_range_over_runs(tmp_path):
+    table = tmp_path / "loss.csv"
+    command = ["--quick", "--losses", "bce", "--runs", "2", "--csv", table]
+    command += ["--output", tmp_path / "loss.json"]
+    subprocess.run([sys.executable, ROOT / "scripts" / "bench_loss.py", *command], check=True)
+    rows = pandas.read_csv(table)
+    assert set(rows["loss"]) == {"BCEWithLogitsLoss", "MultiLabelMarginLoss", "bce", "bce lists"}
+    assert (rows["runs"] == 2).all()
+    assert (rows["times_bce_lowest"] <= rows["times_bce"]).all()
+    assert (rows["times_bce"] <= rows["times_bce_highest"]).all()
+
+
+@pytest.mark.slow
+def test_bench_head(tmp_path):
+    table = tmp_path / "new" / "head.csv"
+    command = [sys.executable, ROOT / "scripts" / "bench_head.py", "--quick", "--output", table]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = pandas.read_csv(table)
+    assert len(rows) == 2 * 4
+    assert (rows["milliseconds"] > 0).all()
+    assert (rows[rows["head"] == "nn.Linear + BCE"]["times_as_fast_highest"] == 1).all()
+    assert "LinearTKPR" in done.stdout
 
 
 @pytest.mark.slow
