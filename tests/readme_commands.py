@@ -10,7 +10,14 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.data.miniature import CATEGORIES, make_coco, make_csv, make_nuswide, make_voc
+from tests.data.miniature import (
+    CATEGORIES,
+    make_coco,
+    make_csv,
+    make_nuswide,
+    make_voc,
+    make_xmc,
+)
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path: path.read_text() for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]}
@@ -130,6 +137,7 @@ class Clone:
         make_voc(folder / "data" / "voc2012", 2012)
         make_nuswide(folder / "data" / "nuswide")
         make_csv(folder / "photos", classes=tuple(CATEGORIES | more))
+        make_xmc(folder / "data" / "xmc", name="bibtex")
 
     @staticmethod
     def shorten(configs: Path) -> None:

@@ -142,3 +142,10 @@ def test_every_picture_is_used():
     texts = "".join(page.read_text() for page in PAGES)
     unused = [file.name for file in (ROOT / "docs" / "images").iterdir() if file.name not in texts]
     assert not unused
+
+
+def test_every_loss_is_described():
+    """By its file's name in the first column of a table of docs/losses.md."""
+    rows = re.findall(r"^\| (`[^|]+) \|", (ROOT / "docs" / "losses.md").read_text(), re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(names) == sorted(path.stem for path in (ROOT / "configs" / "loss").glob("*.yaml"))

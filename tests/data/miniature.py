@@ -236,7 +236,7 @@ def make_arff(folder: Path, *, sparse: bool = False, split: bool = True) -> Path
     return folder
 
 
-def make_xmc(folder: Path, *, split_files: bool = False) -> Path:
+def make_xmc(folder: Path, *, name: str = "mini", split_files: bool = False) -> Path:
     """Write ``mini_train.txt`` and ``mini_test.txt``, or ``mini_data.txt`` with two splits.
 
     Nine features; five labels. The sample at row 1 has no labels.
@@ -251,12 +251,12 @@ def make_xmc(folder: Path, *, split_files: bool = False) -> Path:
         lines.append(f"{names} {' '.join(pairs)}\n")
     if not split_files:
         for part, rows in (("train", lines[:TRAIN]), ("test", lines[TRAIN:])):
-            (folder / f"mini_{part}.txt").write_text(f"{len(rows)} 9 5\n" + "".join(rows))
+            (folder / f"{name}_{part}.txt").write_text(f"{len(rows)} 9 5\n" + "".join(rows))
         return folder
-    (folder / "mini_data.txt").write_text(f"{len(lines)} 9 5\n" + "".join(lines))
+    (folder / f"{name}_data.txt").write_text(f"{len(lines)} 9 5\n" + "".join(lines))
     order = [np.random.RandomState(seed).permutation(len(lines)) + 1 for seed in range(2)]
     for part, rows in (("tr", slice(TRAIN)), ("tst", slice(TRAIN, None))):
         columns = zip(*(numbers[rows] for numbers in order), strict=True)
         text = "".join(f"{first} {second}\n" for first, second in columns)
-        (folder / f"mini_{part}Split.txt").write_text(text)
+        (folder / f"{name}_{part}Split.txt").write_text(text)
     return folder

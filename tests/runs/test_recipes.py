@@ -34,6 +34,7 @@ DEFAULTS = {
     ("mosaic", "single_positive"): ("mosaic", 1, 6, None),
     ("features", "single_positive"): ("tabular", 4, 5, None),
     ("arff", "full"): ("tabular", 4, 5, None),
+    ("xmc", "full"): ("sparse", 10, 5, None),
 }
 
 

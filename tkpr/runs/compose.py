@@ -27,6 +27,7 @@ AUTHORS = {
     **dict.fromkeys(("an", "an_ls", "wan", "epr", "pr", "em", "em_apl"), "spml"),
     "role": "role",
     **dict.fromkeys(("ll_r", "ll_ct", "ll_cp"), "ll"),
+    "gr": "gr",
 }
 # the network that goes with a recipe
 NETWORKS = {
