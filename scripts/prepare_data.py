@@ -17,7 +17,7 @@ from tkpr.config import build_dataset
 from tkpr.data.dataset import MultiLabelData
 from tkpr.data.download import archives_of, download
 from tkpr.data.files import absolute, missing_files
-from tkpr.data.inspection import summary, unreadable_files
+from tkpr.data.inspection import copied_files, summary, unreadable_files
 from tkpr.data.reference_counts import reference_counts
 from tkpr.runs.cli import run_main
 
@@ -55,20 +55,25 @@ def fetch_missing(dataset: DictConfig) -> None:
 
 
 def file_problems(data: MultiLabelData, *, decode: bool, workers: int) -> list[str]:
-    """Name the image files that are missing and, if asked, those that cannot be decoded."""
-    paths = [
-        path for split in (data.train, data.test) for path in split.inputs if isinstance(path, Path)
-    ]
+    """List missing image files and, with ``decode``, unreadable ones."""
+    splits = [split for split in (data.train, data.test) if isinstance(split.inputs[0], Path)]
+    paths = [path for split in splits for path in split.inputs]
     missing = missing_files(paths)
     folders = Counter(path.parent for path in missing if not path.parent.is_dir())
     problems = [f"missing: the folder {folder} ({n:,} images)" for folder, n in folders.items()]
     problems += [f"missing: {path}" for path in missing if path.parent not in folders]
     if decode:
-        gone = set(missing)
-        there = [path for path in paths if path not in gone]
-        bad = unreadable_files(there, workers=workers)
+        absent = set(missing)
+        present = [path for path in paths if path not in absent]
+        bad = unreadable_files(present, workers=workers)
         problems += [f"unreadable: {reason}" for _, reason in bad]
-        print(f"{len(there) - len(bad):,} of {len(paths):,} image files can be decoded")
+        print(f"{len(present) - len(bad):,} of {len(paths):,} image files can be decoded")
+        if copies := copied_files(*([p for p in s.inputs if p not in absent] for s in splits)):
+            test, train = copies[0]
+            print(
+                f"{len(copies):,} test images are copies of training images, such as {test} of "
+                f"{train}"
+            )
     elif paths:
         print(f"{len(paths) - len(missing):,} of {len(paths):,} image files are there")
     return problems

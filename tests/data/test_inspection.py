@@ -7,7 +7,7 @@ from PIL import Image
 from tests.data.miniature import TEST, TRAIN, load, make_csv
 from tkpr.data import arff, coco, nuswide, voc
 from tkpr.data.dataset import MultiLabelData, Split, checksum
-from tkpr.data.inspection import statistics, summary, unreadable_files
+from tkpr.data.inspection import copied_files, statistics, summary, unreadable_files
 from tkpr.data.reference_counts import ReferenceCounts, SplitCounts, reference_counts
 
 
@@ -145,3 +145,12 @@ def test_split_type_is_respected():
     features = Split(np.zeros((2, 3)), np.eye(2, dtype=np.uint8), ["a", "b"])
     table, _ = summary(MultiLabelData(["x", "y"], features, features))
     assert table.splitlines()[1].split() == ["images", "2", "-", "2", "-"]
+
+
+def test_copies_are_found_by_content_not_by_size(tmp_path):
+    contents = {"a": b"one", "b": b"two", "c": b"three", "d": b"two", "e": b"six", "f": b"four"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    a, b, c, d, e, f = (tmp_path / name for name in "abcdef")
+    assert copied_files([a, b, c], [d, e, f]) == [(d, b)]
+    assert copied_files([a, c], [d, e, f]) == []

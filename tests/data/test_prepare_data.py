@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from PIL import Image
 
 from tests.data.miniature import CONFIGS, make_arff, make_coco, make_csv, make_voc
-from tkpr.data import coco, voc
+from tkpr.data import coco, nuswide, voc
 from tkpr.data.download import archives_of
+from tkpr.data.reference_counts import reference_counts
 
 SCRIPT = CONFIGS.parent / "scripts" / "prepare_data.py"
 spec = importlib.util.spec_from_file_location("prepare_data", SCRIPT)
@@ -99,6 +101,17 @@ def test_a_missing_folder_is_one_line(tmp_path):
     assert problems[-1] == f"missing: the folder {root / 'val2014'} (6 images)"
 
 
+def test_copies_in_the_test_set_are_reported(tmp_path, capsys):
+    root = make_csv(tmp_path / "csv")
+    overrides = ["dataset=csv", f"dataset.root={root}", "check_images=true", "workers=0"]
+    assert prepare(*overrides) == []  # a note only: published sets may have copies, too
+    assert "test images are copies of training images, such as" in capsys.readouterr().out
+    for number, photo in enumerate(sorted((root / "photos").iterdir())):
+        Image.new("RGB", (64, 48), (number, 0, 0)).save(photo)
+    assert prepare(*overrides) == []
+    assert "copies" not in capsys.readouterr().out
+
+
 def test_bad_input_is_reported(tmp_path):
     root = make_csv(tmp_path / "csv")
     (root / "labels.csv").write_text("path,labels\na.jpg,cat\n")
@@ -165,3 +178,30 @@ def test_archives_are_those_of_the_year():
 def test_settings_of_the_wrong_type_are_one_line(overrides, problem):
     (found,) = prepare(*overrides)
     assert problem in found
+
+
+COUNTED = {  # as data/README.md calls them: the loader, its options, the split
+    "VOC 2007 trainval": ("voc", {"year": 2007, "difficult": "negative"}, "train"),
+    "VOC 2007 test": ("voc", {"year": 2007, "difficult": "negative"}, "test"),
+    "VOC 2012 train": ("voc", {"year": 2012, "difficult": "negative"}, "train"),
+    "VOC 2012 val": ("voc", {"year": 2012, "difficult": "negative"}, "test"),
+    "COCO 2014 train": ("coco", {"year": 2014, "drop_unlabelled": True}, "train"),
+    "COCO 2014 val": ("coco", {"year": 2014, "drop_unlabelled": True}, "test"),
+    "NUS-WIDE train (lists)": ("nuswide", nuswide.REFERENCE_COUNTS[0].options, "train"),
+    "NUS-WIDE test (lists)": ("nuswide", nuswide.REFERENCE_COUNTS[0].options, "test"),
+}
+
+
+def test_the_counts_in_the_readme_are_the_reference_counts():
+    text = (CONFIGS.parent / "data" / "README.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    found = {row[0]: row[1:] for row in rows if row[0] in COUNTED}
+    assert found.keys() == COUNTED.keys()
+    for name, (images, mean, most, histogram) in found.items():
+        loader, options, split = COUNTED[name]
+        reference = reference_counts(f"tkpr.data.{loader}.load_{loader}", options)
+        counts = getattr(reference, split)
+        assert images == f"{counts.images:,}"
+        assert mean == f"{counts.labels / counts.images:.4f}"
+        assert int(most) == len(counts.histogram) - 1
+        assert histogram == ", ".join(map(str, counts.histogram))

@@ -1,5 +1,6 @@
 """Inspect a data set: its counts beside the reference counts, and unreadable images."""
 
+import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -154,3 +155,28 @@ def _problem(path: Path) -> str | None:
     except (OSError, ValueError) as error:
         return str(error)
     return None
+
+
+def copied_files(train: Sequence[Path], test: Sequence[Path]) -> list[tuple[Path, Path]]:
+    """Return the test files that equal a training file byte by byte, each with that file.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name in "abc":
+    ...     _ = (folder / name).write_text(name if name == "b" else "same")
+    >>> [(one.name, other.name) for one, other in copied_files([folder / "a"], [folder / "c"])]
+    [('c', 'a')]
+    """
+    by_size: dict[int, list[Path]] = {}
+    for path in train:
+        by_size.setdefault(path.stat().st_size, []).append(path)
+    suspects = [path for path in test if path.stat().st_size in by_size]
+    sizes = {path.stat().st_size for path in suspects}
+    originals = {_digest(path): path for size in sizes for path in by_size[size]}
+    return [(path, originals[key]) for path in suspects if (key := _digest(path)) in originals]
+
+
+def _digest(path: Path) -> bytes:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

@@ -270,7 +270,7 @@ def _solarize(pixels: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def _posterize(pixels: np.ndarray, bits: float) -> np.ndarray:
-    """Keep so many bits of each value."""
+    """Keep the top ``bits`` bits of each value."""
     return pixels & np.uint8(256 - 2 ** (8 - round(bits)))
 
 
@@ -360,7 +360,7 @@ def _translate_left(pixels: np.ndarray, share: float) -> np.ndarray:
 
 
 def _blend(base: np.ndarray | int, pixels: np.ndarray, factor: float) -> np.ndarray:
-    """Go from a base so many times the way to an image, in single precision as Pillow does."""
+    """Extrapolate from ``base`` towards an image by ``factor``, in float32 as Pillow does."""
     values = np.subtract(pixels, base, dtype=np.float32)
     values *= factor
     values += base
