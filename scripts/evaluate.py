@@ -5,12 +5,11 @@ python scripts/evaluate.py model.safetensors dataset=voc2012 dataset.root=/data 
 """
 
 import json
-import logging
 from pathlib import Path
+from typing import Any
 
 from tkpr.runs.script import Parser, device, output_file, script
 
-log = logging.getLogger("tkpr.evaluate")
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -37,41 +36,56 @@ def main() -> None:
     parser.add_argument("--output", type=output_file, help="write the measures to this JSON file")
     arguments = parser.parse_intermixed_args()
 
+    import numpy as np
+    import torch
+
     from tkpr import atomic
-    from tkpr.data.fingerprint import fingerprint
-    from tkpr.runs.evaluation import evaluation_data, reconfigure
-    from tkpr.runs.run import load_data, table
+    from tkpr.decisions import class_report, confusions, probabilities
+    from tkpr.runs.evaluation import evaluate_on
+    from tkpr.runs.run import table
     from tkpr.runs.saved_model import load_model
-    from tkpr.training.predict import fabric_on, measure, predict, what_to_keep
+    from tkpr.training.predict import measure
 
     trained = load_model(arguments.run)
-    cfg = reconfigure(trained.cfg, ROOT / "configs", arguments.overrides)
-    loaded = load_data(cfg)
-    if not any(word.startswith(("dataset=", "split.limit=")) for word in arguments.overrides):
-        changed = [k for k, v in fingerprint(loaded).items() if trained.data.get(k) != v]
-        if changed:
-            log.warning("the data are not those of the run: %s differ", ", ".join(changed))
-    data = evaluation_data(cfg, loaded, arguments.split)
-    if data.class_names != trained.class_names:
-        raise ValueError(
-            f"the model knows {len(trained.class_names)} classes ({trained.class_names[0]}, ...), "
-            f"the data set has {len(data.class_names)} ({data.class_names[0]}, ...)"
-        )
-    outputs = predict(
-        trained.model,
-        data.test,
-        data.finish,
-        fabric_on(arguments.device),
+    data, outputs = evaluate_on(
+        trained,
+        ROOT / "configs",
+        arguments.overrides,
+        split=arguments.split,
+        device=arguments.device,
         batch_size=arguments.batch_size,
-        **what_to_keep(data.test, arguments.ks),
+        ks=arguments.ks,
     )
-    measured = measure(data, outputs, arguments.ks)
+    measured: dict[str, Any] = measure(data, outputs, arguments.ks)
     print(table(measured))
+    if isinstance(data.test.targets, torch.Tensor):  # a sparse set has too many classes
+        readable = ~data.test.unreadable
+        scores = probabilities(outputs[readable].numpy(), trained.temperature)
+        targets = data.test.targets[readable].numpy()
+        cuts = np.array(trained.thresholds or [0.5] * len(trained.class_names))
+        measured["classes"] = class_report(scores, targets, cuts, trained.class_names)
+        measured["confusions"] = confusions(scores, targets, cuts, trained.class_names)
+        print(f"\n{class_table(measured['classes'])}")
+        if measured["confusions"]:
+            print("\nmost often confused: missed, given instead, images")
+        for pair in measured["confusions"]:
+            print(f"  {pair['missed']:<24}{pair['given']:<24}{pair['images']:>6}")
     if unreadable := int(data.test.unreadable.sum()):
         print(f"\n{unreadable} of {len(data.test)} images cannot be read and are left out")
         measured |= {"unreadable": unreadable}
     if arguments.output:
         atomic.write(arguments.output, json.dumps(measured, indent=2))
+
+
+def class_table(report: list[dict[str, Any]]) -> str:
+    """Lay out what each class gets right at its threshold, the worst first."""
+    lines = [f"{'class':<24}{'precision':>10}{'recall':>8}{'F1':>8}{'support':>9}{'threshold':>11}"]
+    for row in sorted(report, key=lambda row: row["f1"]):
+        lines.append(
+            f"{row['class']:<24}{row['precision']:>10.4f}{row['recall']:>8.4f}{row['f1']:>8.4f}"
+            f"{row['support']:>9}{row['threshold']:>11.4f}"
+        )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -51,36 +51,63 @@ def to_safetensors(trained, example, output):
         return load_model(output).model(example)
 
 
+def channels(value):
+    """Three numbers, one per channel, of a list or of one number for all."""
+    return [float(value)] * 3 if isinstance(value, int | float) else [float(x) for x in value]
+
+
+def about(trained):
+    """What a program that runs the model must know besides it, as JSON texts."""
+    import json
+
+    transform = trained.cfg.transform
+    preprocessing = None
+    if len(trained.input_shape) == 3:
+        preprocessing = {
+            "size": trained.input_shape[-1],
+            "mean": channels(transform.mean),
+            "std": channels(transform.std),
+            "interpolation": transform.interpolation,
+            "colors": "RGB in [0, 1], squashed to a square",
+        }
+    return {
+        "class_names": json.dumps(trained.class_names),
+        "thresholds": json.dumps(trained.thresholds),
+        "temperature": json.dumps(trained.temperature),
+        "preprocessing": json.dumps(preprocessing),
+    }
+
+
 def to_torch(trained, example, output):
-    """A torch.export program with a free batch size."""
+    """A torch.export program with a free batch size; names and preprocessing as extra files."""
     import torch
 
     batch = torch.export.Dim("batch", min=1, max=65536)
     program = torch.export.export(trained.model, (example,), dynamic_shapes=({0: batch},))
-    torch.export.save(program, output)
+    torch.export.save(program, output, extra_files=about(trained))
     with torch.inference_mode():
         return torch.export.load(output).module()(example)
 
 
 def to_onnx(trained, example, output):
-    """An ONNX file with a free batch size."""
+    """An ONNX file with a free batch size; names and preprocessing in its metadata."""
     try:
         import onnxruntime
     except ImportError as error:
         raise ValueError("ONNX needs more packages: pip install -e '.[export]'") from error
     import torch
 
-    torch.onnx.export(
+    program = torch.onnx.export(
         trained.model,
         (example,),
-        output,
         input_names=["input"],
         output_names=["logits"],
         dynamic_shapes=({0: torch.export.Dim("batch")},),
         dynamo=True,
-        external_data=False,
         verbose=False,
     )
+    program.model.metadata_props.update(about(trained))
+    program.save(output, external_data=False)
     session = onnxruntime.InferenceSession(str(output), providers=["CPUExecutionProvider"])
     (outputs,) = session.run(None, {"input": example.numpy()})
     return torch.from_numpy(outputs)

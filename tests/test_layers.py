@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ORDER = [
-    *("atomic", "records", "config", "ranking", "metrics"),
+    *("atomic", "records", "config", "ranking", "metrics", "decisions"),
     *("losses", "models", "data", "theory", "training", "runs", "reporting", "__main__"),
 ]
 

@@ -172,7 +172,8 @@ def write_model(file, config, weights=None, **about):
     """A file as train.py writes it, with any settings."""
     weights = weights or {"weight": torch.zeros(1)}
     about = {"class_names": '["a", "b"]', "input_shape": "[3, 32, 32]"} | about
-    about = {"run": "1", "data": "{}"} | about | {"config": config}
+    known = {"run": "1", "data": "{}", "temperature": "1.0", "thresholds": "null"}
+    about = known | about | {"config": config}
     save_file(weights, file, about | {"checksum": content_checksum(weights, about)})
 
 

@@ -42,8 +42,15 @@ def test_evaluate_repeats_the_measures_of_the_run(run, tmp_path, monkeypatch, ca
     folder, results = run
     output = tmp_path / "out.json"
     script("evaluate", folder, "--output", output, monkeypatch=monkeypatch)
-    assert json.loads(output.read_text()) == pytest.approx(results["metrics"], rel=1e-9)
-    assert "TKPR_a2" in capsys.readouterr().out
+    found = json.loads(output.read_text())
+    classes, confusions = found.pop("classes"), found.pop("confusions")
+    assert found == pytest.approx(results["metrics"], rel=1e-9)
+    assert sum(row["support"] for row in classes) == results["counts"]["test_labels"]
+    assert {row["threshold"] for row in classes} == {0.5}
+    assert all(pair["missed"] != pair["given"] for pair in confusions)
+    printed = capsys.readouterr().out
+    assert "TKPR_a2" in printed
+    assert "precision  recall" in printed
 
 
 @pytest.mark.parametrize(
@@ -95,7 +102,9 @@ def test_evaluate_on_another_split_and_data_set(run, tmp_path, monkeypatch):
     folder, results = run
     output = tmp_path / "out.json"
     script("evaluate", folder, "--split", "train", "--output", output, monkeypatch=monkeypatch)
-    assert json.loads(output.read_text()) != pytest.approx(results["metrics"])
+    found = json.loads(output.read_text())
+    assert found["mAP@3"] != pytest.approx(results["metrics"]["mAP@3"])
+    assert len({*found} & {*results["metrics"]}) > 10
     weights = folder / "model.safetensors"
     words = ["dataset=mosaic", "dataset.seed=7", "dataset.train_size=1", "dataset.test_size=30"]
     words += ["dataset.image_size=32"]

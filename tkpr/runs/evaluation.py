@@ -1,5 +1,7 @@
 """What evaluate.py measures a stored model on: its own data, or as the command line says."""
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,14 +10,21 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
 from tkpr.config import build
 from tkpr.data.assemble import TrainingData, assemble
 from tkpr.data.dataset import MultiLabelData
+from tkpr.data.fingerprint import fingerprint
 from tkpr.data.labels import full
 from tkpr.data.splits import holdout
 from tkpr.runs.cli import accepts, explain, keys, nearest
+from tkpr.runs.run import load_data
+from tkpr.runs.saved_model import TrainedModel
 from tkpr.runs.settle import settle
+from tkpr.training.predict import fabric_on, predict, what_to_keep
+
+log = logging.getLogger(__name__)
 
 GROUPS = ("dataset", "transform")
 SETTINGS = ("split.limit", "cache_dir")
@@ -93,3 +102,50 @@ def evaluation_data(cfg: DictConfig, data: MultiLabelData, split: str | None) ->
         cache_dir=cfg.cache_dir,
         on_error=cfg.dataset.get("on_error", "raise"),
     )
+
+
+def evaluate_on(
+    trained: TrainedModel,
+    configs: Path,
+    words: list[str],
+    *,
+    split: str | None,
+    device: str,
+    batch_size: int,
+    ks: Sequence[int],
+) -> tuple[TrainingData, Tensor]:
+    """Predict what the command line asks a model to be measured on.
+
+    Args:
+        trained: the model.
+        configs: the folder of the configuration.
+        words: overrides (:func:`reconfigure`).
+        split: part of the data (:func:`evaluation_data`).
+        device: where to compute.
+        batch_size: samples at a time.
+        ks: the K of the measures.
+
+    Returns:
+        The data, of which the ``test`` part was predicted, and the outputs.
+    """
+    cfg = reconfigure(trained.cfg, configs, words)
+    loaded = load_data(cfg)
+    if not any(word.startswith(("dataset=", "split.limit=")) for word in words):
+        changed = [key for key, v in fingerprint(loaded).items() if trained.data.get(key) != v]
+        if changed:
+            log.warning("the data are not those of the run: %s differ", ", ".join(changed))
+    data = evaluation_data(cfg, loaded, split)
+    if data.class_names != trained.class_names:
+        raise ValueError(
+            f"the model knows {len(trained.class_names)} classes ({trained.class_names[0]}, ...), "
+            f"the data set has {len(data.class_names)} ({data.class_names[0]}, ...)"
+        )
+    outputs = predict(
+        trained.model,
+        data.test,
+        data.finish,
+        fabric_on(device),
+        batch_size=batch_size,
+        **what_to_keep(data.test, ks),
+    )
+    return data, outputs

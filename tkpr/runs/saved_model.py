@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ class TrainedModel:
         input_shape: of one input, ``(3, H, W)`` or ``(D,)``.
         run: the id of the run.
         data: the fingerprint of its data (:mod:`tkpr.data.fingerprint`).
+        temperature: by which logits are divided before the sigmoid.
+        thresholds: the probability from which on each label is given; None: not chosen yet.
     """
 
     cfg: DictConfig
@@ -54,6 +57,8 @@ class TrainedModel:
     input_shape: tuple[int, ...]
     run: str
     data: dict[str, str]
+    temperature: float = 1.0
+    thresholds: list[float] | None = None
 
 
 def save_model(file: Path, trained: TrainedModel) -> None:
@@ -65,6 +70,8 @@ def save_model(file: Path, trained: TrainedModel) -> None:
         "config": OmegaConf.to_yaml(trained.cfg, resolve=True),
         "run": trained.run,
         "data": json.dumps(trained.data),
+        "temperature": json.dumps(trained.temperature),
+        "thresholds": json.dumps(trained.thresholds),
     }
     atomic.write(file, save(weights, about | {"checksum": content_checksum(weights, about)}))
 
@@ -94,7 +101,8 @@ def load_model(path: Path) -> TrainedModel:
     for key in FOLDERS_TO_WRITE:
         if OmegaConf.select(cfg, key) is not None:
             OmegaConf.update(cfg, key, None)
-    class_names, shape, data = read_about(about, file)
+    known = read_about(about, file)
+    class_names, shape = known["class_names"], known["input_shape"]
     wanted = inspect.signature(hydra.utils.get_object(cfg.model._target_)).parameters
     others = NO_OTHER_WEIGHTS if "pretrained" in wanted or "options" in wanted else {}
     try:
@@ -102,7 +110,7 @@ def load_model(path: Path) -> TrainedModel:
         model.load_state_dict(weights)
     except Exception as error:  # foreign settings and weights fail in as many ways as there are
         raise ValueError(f"{file}: its model cannot be rebuilt: {first_line(error)}") from error
-    return TrainedModel(cfg, class_names, model.eval(), shape, about["run"], data)
+    return TrainedModel(cfg=cfg, model=model.eval(), **known)
 
 
 def content_checksum(weights: dict[str, Tensor], about: dict[str, str]) -> str:
@@ -114,21 +122,31 @@ def content_checksum(weights: dict[str, Tensor], about: dict[str, str]) -> str:
     return digest.hexdigest()
 
 
-def read_about(
-    about: dict[str, str], source: Path
-) -> tuple[list[str], tuple[int, ...], dict[str, str]]:
-    """Return what is stored beside weights: class names, shape of an input, data fingerprint."""
+def read_about(about: dict[str, str], source: Path) -> dict[str, Any]:
+    """Return what is stored beside weights and settings, each value as it must be."""
     try:
-        names, shape, data = (json.loads(about[k]) for k in ("class_names", "input_shape", "data"))
+        found = {
+            key: json.loads(about[key])
+            for key in ("class_names", "input_shape", "data", "temperature", "thresholds")
+        }
+        names, shape, thresholds = found["class_names"], found["input_shape"], found["thresholds"]
         if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise ValueError("class_names are not a list of names")
         if not (isinstance(shape, list) and len(shape) in (1, 3) and all(map(is_count, shape))):
             raise ValueError(f"input_shape is {shape}, not one or three positive numbers")
-        if not isinstance(data, dict) or "run" not in about:
+        if not isinstance(found["data"], dict):
             raise ValueError("it does not say what data it was trained on")
+        if not (isinstance(found["temperature"], float) and 0 < found["temperature"] < math.inf):
+            raise ValueError(f"temperature is {found['temperature']}, not a positive number")
+        if thresholds is not None and not (
+            isinstance(thresholds, list)
+            and len(thresholds) == len(names)
+            and all(isinstance(value, float) and 0 <= value <= 1 for value in thresholds)
+        ):
+            raise ValueError("thresholds are not one probability per class")
+        return found | {"input_shape": tuple(shape), "run": about["run"]}
     except (KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"{source} was not written by train.py: {error}") from error
-    return names, tuple(shape), data
 
 
 def is_count(value: Any) -> bool:
