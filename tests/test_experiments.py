@@ -15,8 +15,8 @@ from tkpr.config import build, epochs_to_train, experiment_settings, model_facts
 from tkpr.reporting.paper_numbers import paper_table, table_names
 from tkpr.runs.compose import compose as compose_words
 from tkpr.runs.plan import find_budget, plan, split_sweep
-from tkpr.runs.run import check
 from tkpr.runs.settle import settle
+from tkpr.training.checks import check_settings
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 EXPERIMENTS = sorted(file.stem for file in (CONFIGS / "experiment").glob("*.yaml"))
@@ -71,7 +71,7 @@ def build_row(cfg):
     features = cfg.transform._target_.endswith(".none")
     facts = model_facts((1280,) if features else (3, 64, 64), 20)
     inspect.signature(model).bind(**{k: v for k, v in facts.items() if k in wanted} | told)
-    check(cfg)
+    check_settings(cfg)
 
 
 def test_the_ten_tables_have_experiments():

@@ -347,3 +347,48 @@ def test_an_unreadable_image_is_named_and_counted_once(batch, tmp_path):
     assert said.count("left out, because it cannot be read: photos/03.jpg") == 1, said
     counts = json.loads((tmp_path / "run" / "metrics.json").read_text())["counts"]
     assert (counts["train_unreadable"], counts["test_unreadable"]) == (1, 0)
+
+
+# every collective of a process, in order, in a file of its own
+RECORDED = """
+    import atexit, json, torch.distributed as dist
+    calls = []
+    def recorded(name, original):
+        def call(*arguments, **options):
+            calls.append(name)
+            return original(*arguments, **options)
+        return call
+    for name in ("all_reduce", "broadcast", "barrier", "all_gather_object"):
+        setattr(dist, name, recorded(name, getattr(dist, name)))
+    file = os.path.join(os.path.dirname(__file__), "calls" + os.environ["RANK"] + ".json")
+    atexit.register(lambda: open(file, "w").write(json.dumps(calls)))
+"""
+SHARES = {
+    # the second and third of three processes have nothing to predict
+    "one test image": (3, ["dataset.test_size=1"]),
+    # not one image of the second process can be read: neither in training nor in the test
+    "an unreadable share": (2, ["dataset.on_error=skip", "trainer.batch_size=2"]),
+}
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_no_collective_depends_on_the_share_of_a_process(share, tmp_path):
+    processes, words = SHARES[share]
+    if share == "one test image":
+        words = [*(word for word in SMALL if "test_size" not in word), *words]
+    else:
+        make_csv(tmp_path / "data")
+        for number in range(13, 18, 2):
+            (tmp_path / "data" / "photos" / f"{number:02d}.jpg").write_bytes(b"not a picture")
+        words += ["dataset=csv", f"dataset.root={tmp_path / 'data'}", "model=tiny", "loss.k=2"]
+        words += ["model.width=8", "transform=shift48", "transform.size=32", "trainer.ks=[1,2]"]
+        words += ["trainer.monitor=mAP@1", "trainer.accelerator=cpu"]
+    words += ["trainer.epochs=2", "trainer.warmup_epochs=1", "trainer.timeout_minutes=1"]
+    script = spoilt(tmp_path / "recorded.py", RECORDED)
+    code, said = finish(torchrun(processes, *words, f"run_dir={tmp_path / 'run'}", script=script))
+    assert code == 0, said
+    calls = [json.loads((tmp_path / f"calls{rank}.json").read_text()) for rank in range(processes)]
+    assert len(calls[0]) > 10
+    assert all(other == calls[0] for other in calls)
+    rows = len(load_predictions(tmp_path / "run")["logits"])
+    assert rows == (1 if share == "one test image" else 3)

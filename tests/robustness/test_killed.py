@@ -5,6 +5,7 @@ TKPR_KILLS sets how often the real process is killed.
 
 import builtins
 import csv
+import multiprocessing
 import os
 import random
 import resource
@@ -19,6 +20,7 @@ import torch
 from tests.robustness.processes import finish, metrics, start
 from tests.short_runs import SMALL, train
 from tkpr import atomic
+from tkpr.data.images import ImageDataset
 from tkpr.training import state as checkpoint
 from tkpr.training.trainer import Trainer
 
@@ -191,6 +193,63 @@ def test_sigterm_in_an_evaluation_is_answered_at_once(words, call, place, tmp_pa
         assert torch.equal(value, (other["model"] | other["losses"][1])[key]), key
 
 
+def interrupt_in_step(position, monkeypatch, *, times=1):
+    """Press Ctrl-C in a step of a run, and perhaps again, two seconds later."""
+    update = Trainer.update_weights
+
+    def pressed(trainer):
+        if trainer.progress.position[:2] == position:
+            for press in range(times):
+                if press:
+                    later = time.monotonic() + 2
+                    monkeypatch.setattr(time, "monotonic", lambda later=later: later)
+                os.kill(os.getpid(), signal.SIGINT)
+        update(trainer)
+
+    monkeypatch.setattr(Trainer, "update_weights", pressed)
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(untouched, tmp_path, monkeypatch, caplog):
+    words = [word for word in RUN if "checkpoint_minutes" not in word]
+    with monkeypatch.context() as patch, caplog.at_level("INFO", logger="tkpr"):
+        interrupt_in_step((1, 3), patch)
+        with pytest.raises(SystemExit) as stopped:
+            train(*words, folder=tmp_path)
+    assert stopped.value.code == 130
+    assert "stopped by Ctrl-C: the same command goes on from here" in caplog.text
+    kept = checkpoint.load(tmp_path)
+    assert (kept["epoch"], kept["step"]) == (1, 3)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    train(*words, folder=tmp_path)
+    assert_as_if_untouched(tmp_path, untouched)
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path, monkeypatch):
+    words = [word for word in RUN if "checkpoint_minutes" not in word]
+    interrupt_in_step((1, 3), monkeypatch, times=2)
+    with pytest.raises(KeyboardInterrupt):
+        train(*words, folder=tmp_path)
+    kept = checkpoint.load(tmp_path)
+    assert (kept["epoch"], kept["step"]) == (1, 0)
+
+
+def test_a_loader_worker_that_dies_is_named(tmp_path, monkeypatch):
+    """As the system does it when memory runs out."""
+    squashed = ImageDataset._squashed
+
+    def die(dataset, index):
+        if dataset.augment and int(dataset._epoch) == 1 and multiprocessing.parent_process():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return squashed(dataset, index)
+
+    monkeypatch.setattr(ImageDataset, "_squashed", die)
+    answer = r"^DataLoader worker \(pid.*; out of memory is the usual cause: lower trainer.num_wo"
+    with pytest.raises(ChildProcessError, match=answer) as died:
+        train(*RUN, "trainer.num_workers=2", folder=tmp_path)
+    assert "\n" not in str(died.value)
+    assert checkpoint.load(tmp_path)["epoch"] == 1
+
+
 def test_the_time_of_all_sessions_is_counted(tmp_path, monkeypatch):
     """As if 1000 seconds had been spent when the second epoch was at its third step, 50 in it."""
     pause = Trainer.pause_if_asked
@@ -329,6 +388,25 @@ def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
     assert "saved after epoch" in said
     assert "Traceback" not in said
     assert not (tmp_path / "run" / "metrics.json").exists()
+    code, said = finish(start(*words))
+    assert code == 0, said
+    assert "resuming after epoch" in said
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_terminal_with_loader_workers(tmp_path):
+    """A terminal sends it to the workers as well."""
+    assert finish(start(*LONG, f"run_dir={tmp_path / 'whole'}"))[0] == 0
+    words = [*LONG, "trainer.num_workers=2", f"run_dir={tmp_path / 'run'}"]
+    process = start(*words, start_new_session=True)
+    wait_for(tmp_path / "run" / "last.ckpt", process)
+    os.killpg(process.pid, signal.SIGINT)
+    code, said = finish(process)
+    assert code == 130, said
+    assert said.count("stopped by Ctrl-C: the same command goes on from here") == 1, said
+    assert "Traceback" not in said
+    assert "error" not in said
     code, said = finish(start(*words))
     assert code == 0, said
     assert "resuming after epoch" in said

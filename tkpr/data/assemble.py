@@ -224,11 +224,12 @@ def loader(
 
 
 def _ignore_foreign_sigterm(_: int) -> None:
-    """Let a worker exit on a SIGTERM from its parent process only.
+    """Let a worker exit on a SIGTERM from its parent process only, and not on Ctrl-C.
 
-    Clusters and torchrun signal the workers as well, but the parent process needs them to finish
-    its step and save a checkpoint.
+    Clusters and torchrun signal the workers as well, and a terminal sends them Ctrl-C, but the
+    parent process needs them to finish its step and save a checkpoint.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is None or not hasattr(signal, "sigwaitinfo"):  # macOS
         return

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from lightning_fabric import Fabric
@@ -22,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from tkpr import atomic, records
-from tkpr.config import build, build_dataset, epochs_to_train, model_facts
+from tkpr.config import build, build_dataset, model_facts
 from tkpr.data.assemble import Samples, TrainingData, assemble
 from tkpr.data.dataset import MultiLabelData
 from tkpr.data.fingerprint import digest, file_digest, fingerprint
@@ -35,7 +34,9 @@ from tkpr.runs.maps import is_cut, stored_maps
 from tkpr.runs.probe import start_from_probe
 from tkpr.runs.saved_model import TrainedModel, save_model
 from tkpr.runs.settle import settle
-from tkpr.training.preemption import on_sigterm
+from tkpr.training.checks import check_against_data, check_model, check_settings
+from tkpr.training.loader import explain_dead_worker
+from tkpr.training.preemption import stop_on_signals
 from tkpr.training.seeding import seed_everything
 from tkpr.training.trainer import Trainer, measures
 
@@ -55,7 +56,7 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         InUse: where another process, or another group of them, is at work on the folder.
     """
     cfg = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "plan"])
-    check(cfg)
+    check_settings(cfg)
     settle(cfg)
     folder = Path(cfg.run_dir)
     fabric = launch(cfg)
@@ -80,11 +81,12 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         seed_everything(cfg.seed)
         data = build_data(cfg, folder, data=loaded, maps=True)
         model = build_model(cfg, data)
+        check_model(model, input_shape(data), len(data.class_names))
         if "probe" in cfg and fabric.is_global_zero:  # the other processes take over its weights
             start_from_probe(model, cfg, data, fabric.device)
         trainer = Trainer(cfg, fabric, data, model, folder)
         check_against_data(trainer)
-        with on_sigterm(trainer.preemption.ask_to_stop):
+        with stop_on_signals(trainer.preemption), explain_dead_worker():
             outputs = trainer.fit().numpy()
         if fabric.is_global_zero:
             return write_results(trainer, outputs)
@@ -102,15 +104,20 @@ def launch(cfg: DictConfig) -> Fabric:
             f"torchrun --standalone --nproc-per-node={devices} train.py -m ..."
         )
     several = nodes > 1 or devices != 1
-    fabric = Fabric(
-        accelerator=cfg.trainer.accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        strategy=DDPStrategy(timeout=timedelta(minutes=cfg.trainer.timeout_minutes))
-        if several
-        else "auto",
-        precision=cfg.trainer.precision,
-    )
+    timeout = timedelta(minutes=cfg.trainer.timeout_minutes)
+    try:
+        fabric = Fabric(
+            accelerator=cfg.trainer.accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            strategy=DDPStrategy(timeout=timeout) if several else "auto",
+            precision=cfg.trainer.precision,
+        )
+    except Exception as error:  # Fabric raises errors of many kinds
+        raise ValueError(
+            f"trainer.accelerator={cfg.trainer.accelerator} with trainer.devices={devices} is not "
+            f"possible on this machine: {str(error).strip().splitlines()[0]}"
+        ) from error
     fabric.launch()
     if not fabric.is_global_zero:  # one process tells what all of them do; errors are told by each
         logging.getLogger("tkpr").setLevel(logging.ERROR)
@@ -131,53 +138,6 @@ def explain_lost_ranks(fabric: Fabric) -> Iterator[None]:
             f"({str(error).strip().splitlines()[0]}): see that one's message; the same command "
             "goes on from the last checkpoint"
         ) from error
-
-
-def check(cfg: DictConfig) -> None:
-    """Refuse settings that contradict each other."""
-    if cfg.trainer.patience and not cfg.split.holdout:
-        raise ValueError(
-            "early stopping may not look at the test set: set split.holdout=0.2 as well, or "
-            "trainer.patience=null"
-        )
-    if cfg.trainer.stop_after is not None and cfg.trainer.stop_after < 1:
-        raise ValueError(
-            f"trainer.stop_after must be at least 1, or null; got {cfg.trainer.stop_after}"
-        )
-    epochs, warmup = epochs_to_train(cfg.trainer), cfg.trainer.warmup_epochs
-    if warmup >= epochs and cfg.warmup != cfg.loss:
-        raise ValueError(
-            f"trainer.warmup_epochs={warmup} leaves none of the {epochs} epochs to the main loss: "
-            "set fewer, or trainer.warmup_epochs=0"
-        )
-    if not cfg.trainer.temperature > 0:
-        raise ValueError(f"trainer.temperature must be above 0; got {cfg.trainer.temperature}")
-    if cfg.trainer.eval_weights == "ema" and not cfg.trainer.ema_decay:
-        raise ValueError("trainer.eval_weights=ema needs trainer.ema_decay, for instance 0.9997")
-    if cfg.trainer.eval_weights not in ("raw", "ema"):
-        raise ValueError(
-            f"trainer.eval_weights must be raw or ema; got {cfg.trainer.eval_weights!r}"
-        )
-
-
-def check_against_data(trainer: Trainer) -> None:
-    """Refuse settings that do not fit the data now, not after the first epoch or the warm-up."""
-    settings, classes = trainer.settings, len(trainer.data.class_names)
-    if max(settings.ks) > classes:
-        raise ValueError(
-            f"trainer.ks={settings.ks} asks for more labels than the {classes} of the data set: "
-            f"set for instance 'trainer.ks=[1,{classes}]'"
-        )
-    targets: Any = trainer.data.train_targets[:1]
-    targets = targets if isinstance(targets, np.ndarray) else targets.toarray()
-    targets = torch.from_numpy(targets).float()
-    sample = (torch.zeros_like(targets), targets, torch.zeros(1, dtype=torch.long))
-    for name, loss in zip(("warmup", "loss"), trainer.losses, strict=True):
-        if name == "loss" or settings.warmup_epochs:
-            try:
-                loss.eval()(*trainer.fabric.to_device(sample))
-            except ValueError as error:
-                raise ValueError(f"{name} does not fit the data set: {error}") from error
 
 
 def load_data(cfg: DictConfig) -> MultiLabelData:

@@ -1,5 +1,6 @@
 """Batches of a data set: the share of one process, on its device."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -74,6 +75,29 @@ def to_device(
         if isinstance(inputs, Tensor) and inputs.ndim == 4 and not channels_last:
             inputs = inputs.contiguous()
         yield inputs, targets, index
+
+
+@contextlib.contextmanager
+def explain_dead_worker() -> Iterator[None]:
+    """Say in one line that a loader worker died; torch raises that wherever the process is.
+
+    >>> with explain_dead_worker():
+    ...     raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+    Traceback (most recent call last):
+    ChildProcessError: DataLoader worker (pid 7) is killed by signal: Killed; out of memory is the
+    usual cause: lower trainer.num_workers or trainer.batch_size; the same command goes on from the
+    last checkpoint
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise ChildProcessError(
+            f"{str(error).strip().splitlines()[0].rstrip('. ')}; out of memory is the usual cause: "
+            "lower trainer.num_workers or trainer.batch_size; the same command goes on from the "
+            "last checkpoint"
+        ) from error
 
 
 def without_worker_traceback(batches: Iterable[Any]) -> Iterator[Any]:

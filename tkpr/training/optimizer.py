@@ -35,6 +35,11 @@ def parameter_groups(
     """
     groups = [{"lr": lr, **group} for group in param_groups_weight_decay(model, weight_decay)]
     if head_lr_multiplier != 1:
+        if not hasattr(model, "get_classifier"):
+            raise ValueError(
+                f"trainer.head_lr_multiplier={head_lr_multiplier} needs a model with a head "
+                f"(get_classifier); {type(model).__name__} has none: set it to 1"
+            )
         head = {id(p) for p in model.get_classifier().parameters()}  # type: ignore[operator]
         for group in list(groups):
             fast = [p for p in group["params"] if id(p) in head]

@@ -1,9 +1,10 @@
-"""Preemption: when to save and when to stop, by the clock and SIGTERM, the same on every rank."""
+"""Preemption: when to save and when to stop, by clock and signals, the same on every rank."""
 
 import contextlib
+import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,27 +22,35 @@ class Preemption:
 
     >>> preemption = Preemption(Fabric(accelerator="cpu", devices=1), save_minutes=30)
     >>> preemption.poll()
-    (False, False)
-    >>> preemption.ask_to_stop()
+    (0, False)
+    >>> preemption.ask_to_stop(signal.SIGTERM)
     >>> preemption.poll()
-    (True, False)
+    (15, False)
     """
 
     def __init__(self, fabric: Fabric, *, save_minutes: float) -> None:
         self.fabric, self.save_seconds = fabric, 60 * save_minutes
-        self.asked_to_stop, self.last_save = False, time.monotonic()
+        self.last_save = time.monotonic()
+        self.signal, self.asked_at = 0, math.inf
         self.polls_since_sync, self.polls_per_sync, self.last_sync = 0, 1, time.monotonic()
 
-    def ask_to_stop(self, *_: Any) -> None:
-        """Note a SIGTERM."""
-        self.asked_to_stop = True
+    def ask_to_stop(self, number: int, *_: Any) -> None:
+        """Note a SIGTERM or a Ctrl-C; a second Ctrl-C does not wait for a checkpoint.
+
+        torchrun passes a Ctrl-C on to processes that the terminal has sent it to already, so the
+        second must come a second later.
+        """
+        if number == signal.SIGINT and time.monotonic() > self.asked_at + 1:
+            raise KeyboardInterrupt
+        self.signal = self.signal or number
+        self.asked_at = min(self.asked_at, time.monotonic())
 
     def saved(self) -> None:
         """Restart the clock of the next save."""
         self.last_save = time.monotonic()
 
-    def poll(self, *, sync: bool = True) -> tuple[bool, bool]:
-        """Whether to stop, and whether a save is due.
+    def poll(self, *, sync: bool = True) -> tuple[int, bool]:
+        """Return the signal to stop on, or 0, and whether a save is due.
 
         The ranks of a run sync about once a second, so that they act at the same step: torchrun
         and Slurm wait half a minute before they kill. All ranks must poll equally often.
@@ -49,26 +58,26 @@ class Preemption:
         Args:
             sync: sync now.
         """
-        stop = float(self.asked_to_stop)
-        late = float(time.monotonic() - self.last_save > self.save_seconds)
+        stop, late = self.signal, time.monotonic() - self.last_save > self.save_seconds
         if self.fabric.world_size > 1:
             self.polls_since_sync += 1
             if not sync and self.polls_since_sync < self.polls_per_sync:
-                return False, False
+                return 0, False
             seconds = time.monotonic() - self.last_sync
-            total = all_reduce(self.fabric, torch.tensor([stop, late, seconds]))
-            stop, late, seconds = total.tolist()
-            polls_per_second = self.polls_since_sync * self.fabric.world_size / seconds
-            self.polls_per_sync = max(1, int(polls_per_second))
+            latest = all_reduce(self.fabric, torch.tensor([float(stop), late, seconds]), "max")
+            stop, late, seconds = latest.tolist()
+            self.polls_per_sync = max(1, int(self.polls_since_sync / seconds))
             self.polls_since_sync, self.last_sync = 0, time.monotonic()
-        return stop > 0, late > 0
+        return int(stop), bool(late)
 
 
 @contextlib.contextmanager
-def on_sigterm(handler: Callable[..., None]) -> Iterator[None]:
-    """Call ``handler`` on a SIGTERM, which clusters send before they kill."""
-    previous = signal.signal(signal.SIGTERM, handler)
+def stop_on_signals(preemption: Preemption) -> Iterator[None]:
+    """Stop in order on a SIGTERM, which clusters send before they kill, and on Ctrl-C."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    previous = [signal.signal(number, preemption.ask_to_stop) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in zip(numbers, previous, strict=True):
+            signal.signal(number, handler)

@@ -10,13 +10,19 @@ from tkpr.metrics import lower_is_better
 
 
 def first_main_epoch(config: Any) -> int:
-    """Number of warm-up epochs by a loss other than the main one, from a run's configuration.
+    """Number of epochs by another loss than the main one, or in the first stage of CCD.
+
+    Args:
+        config: of a run.
 
     >>> config = {"trainer": {"warmup_epochs": 3}, "warmup": {"a": 1}, "loss": {"a": 2}}
     >>> first_main_epoch(config), first_main_epoch(config | {"loss": {"a": 1}})
     (3, 0)
+    >>> first_main_epoch(config | {"model": {"context_epochs": 6}})
+    6
     """
-    return 0 if config["warmup"] == config["loss"] else config["trainer"]["warmup_epochs"]
+    warmup = 0 if config["warmup"] == config["loss"] else config["trainer"]["warmup_epochs"]
+    return max(warmup, config.get("model", {}).get("context_epochs", 0))
 
 
 def best_epoch(history: Sequence[Mapping[str, float]], monitor: str, *, skip: int = 0) -> int:

@@ -272,15 +272,16 @@ class Trainer:
         self.saved_position = self.progress.position
 
     def pause_if_asked(self) -> None:
-        """Save now and then within long epochs; after a SIGTERM save and stop."""
+        """Save now and then within long epochs; after a SIGTERM or Ctrl-C save and stop."""
         progress = self.progress
         stop, late = self.preemption.poll(sync=not progress.step)
         if (stop or late) and progress.step and progress.position != self.saved_position:
             self.save()
             log.info("saved after epoch %d, step %d", progress.epoch, progress.step)
         if stop:
-            log.info("stopped by SIGTERM: the same command goes on from here")
-            raise SystemExit(128 + signal.SIGTERM)
+            name = "Ctrl-C" if stop == signal.SIGINT else signal.Signals(stop).name
+            log.info("stopped by %s: the same command goes on from here", name)
+            raise SystemExit(128 + stop)
 
     def stops_early(self) -> bool:
         """Early stopping: whether the monitored measure has stopped improving."""

@@ -1,0 +1,201 @@
+"""Wrong settings: refused before training, each with one line that says what to set instead."""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from tkpr.config import epochs_to_train
+from tkpr.metrics import find_measure
+
+if TYPE_CHECKING:
+    from tkpr.training.trainer import Trainer
+
+
+def whole(least: int) -> tuple[str, Callable[[Any], bool]]:
+    """A whole number of at least ``least``."""
+    return f"a whole number of at least {least}", lambda value: is_whole(value) and value >= least
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number; true and false are not.
+
+    >>> is_whole(3), is_whole(True), is_whole(1.5), is_whole("3")
+    (True, False, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number."""
+    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+ABOVE_0 = "a number above 0", lambda value: is_number(value) and value > 0
+AT_LEAST_0 = "a number of at least 0", lambda value: is_number(value) and value >= 0
+YES_OR_NO = "true or false", lambda value: isinstance(value, bool)
+
+
+def one_of(*options: str) -> tuple[str, Callable[[Any], bool]]:
+    """One of a few words."""
+    return f"one of {', '.join(options)}", lambda value: value in options
+
+
+# what each setting must be; null is allowed where OPTIONAL names the setting
+RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "seed": whole(0),
+    "split.holdout": (
+        "a number from 0 to below 1",
+        lambda value: is_number(value) and 0 <= value < 1,
+    ),
+    "split.limit": whole(1),
+    "transform.size": whole(1),
+    "optimizer.lr": AT_LEAST_0,
+    "optimizer.weight_decay": AT_LEAST_0,
+    "trainer.epochs": whole(1),
+    "trainer.stop_after": whole(1),
+    "trainer.warmup_epochs": whole(0),
+    "trainer.batch_size": whole(1),
+    "trainer.accumulate": whole(1),
+    "trainer.clip_norm": ABOVE_0,
+    "trainer.drop_last": YES_OR_NO,
+    "trainer.head_lr_multiplier": ABOVE_0,
+    "trainer.ema_decay": (
+        "a number above 0 and below 1, for instance 0.9997",
+        lambda value: is_number(value) and 0 < value < 1,
+    ),
+    "trainer.eval_weights": one_of("raw", "ema"),
+    "trainer.ks": (
+        "a list of whole numbers of at least 1, for instance [3,5]",
+        lambda value: (
+            isinstance(value, list) and len(value) > 0 and all(is_whole(k) and k > 0 for k in value)
+        ),
+    ),
+    "trainer.patience": whole(1),
+    "trainer.accelerator": one_of("auto", "cpu", "gpu", "cuda", "mps"),
+    "trainer.devices": (
+        "a whole number of at least 1, or auto",
+        lambda value: value == "auto" or (is_whole(value) and value >= 1),
+    ),
+    "trainer.num_nodes": whole(1),
+    "trainer.precision": one_of("32-true", "bf16-mixed", "16-mixed"),
+    "trainer.channels_last": YES_OR_NO,
+    "trainer.random_weights": YES_OR_NO,
+    "trainer.compile": YES_OR_NO,
+    "trainer.checkpoint_minutes": AT_LEAST_0,
+    "trainer.timeout_minutes": ABOVE_0,
+    "trainer.num_workers": whole(0),
+}
+OPTIONAL = {
+    *("split.limit", "transform.size", "trainer.stop_after", "trainer.clip_norm"),
+    *("trainer.ema_decay", "trainer.patience"),
+}
+
+
+def check_settings(cfg: DictConfig) -> None:
+    """Refuse settings that are nonsense or contradict each other.
+
+    Args:
+        cfg: the whole configuration.
+    """
+    for key, (wanted, holds) in RULES.items():
+        value = OmegaConf.select(cfg, key)
+        if OmegaConf.is_config(value):
+            value = OmegaConf.to_container(value, resolve=True)
+        if value is None and key in OPTIONAL:
+            continue
+        if not holds(value):
+            null = ", or null" if key in OPTIONAL else ""
+            raise ValueError(f"{key} must be {wanted}{null}; got {value!r}")
+    trainer = cfg.trainer
+    if trainer.patience and not cfg.split.holdout:
+        raise ValueError(
+            "early stopping may not look at the test set: set split.holdout=0.2 as well, or "
+            "trainer.patience=null"
+        )
+    epochs, warmup = epochs_to_train(trainer), trainer.warmup_epochs
+    if warmup >= epochs and cfg.warmup != cfg.loss:
+        raise ValueError(
+            f"trainer.warmup_epochs={warmup} leaves none of the {epochs} epochs to the main loss: "
+            "set fewer, or trainer.warmup_epochs=0"
+        )
+    if trainer.eval_weights == "ema" and not trainer.ema_decay:
+        raise ValueError("trainer.eval_weights=ema needs trainer.ema_decay, for instance 0.9997")
+    check_monitor(trainer.monitor, list(trainer.ks))
+
+
+def check_monitor(monitor: Any, ks: list[int]) -> None:
+    """Refuse to monitor what a run does not measure.
+
+    >>> check_monitor("mAP@10", [3, 5])
+    Traceback (most recent call last):
+    ValueError: trainer.monitor=mAP@10 needs 10 in trainer.ks; got [3, 5]
+    """
+    try:
+        measure, k = find_measure(str(monitor))
+    except ValueError as error:
+        raise ValueError(f"trainer.monitor={monitor}: {error}") from error
+    if k is not None and k not in ks:
+        raise ValueError(f"trainer.monitor={monitor} needs {k} in trainer.ks; got {ks}")
+    if measure.scope == "propensity":
+        raise ValueError(f"trainer.monitor={monitor} is not measured during training")
+
+
+def check_against_data(trainer: "Trainer") -> None:
+    """Refuse settings that do not fit the data now, not after the first epoch or the warm-up."""
+    settings, data, fabric = trainer.settings, trainer.data, trainer.fabric
+    classes = len(data.class_names)
+    if classes < 2:
+        raise ValueError("the data set has one class: there is nothing to rank; it needs two")
+    if max(settings.ks) > classes:
+        raise ValueError(
+            f"trainer.ks={settings.ks} asks for more labels than the {classes} of the data set: "
+            f"set for instance 'trainer.ks=[1,{classes}]'"
+        )
+    if not len(data.test):
+        raise ValueError("the test set is empty: there is nothing to measure on")
+    if not data.test.targets.any():
+        raise ValueError("no test sample has a label: there is nothing to measure")
+    targets = torch.from_numpy(data.train_targets[:1]).float()
+    sample = (torch.zeros_like(targets), targets, torch.zeros(1, dtype=torch.long))
+    for name, loss in zip(("warmup", "loss"), trainer.losses, strict=True):
+        if name == "loss" or settings.warmup_epochs:
+            try:
+                loss.eval()(*fabric.to_device(sample))
+            except ValueError as error:
+                raise ValueError(f"{name} does not fit the data set: {error}") from error
+
+
+@torch.no_grad()
+def check_model(model: nn.Module, input_shape: tuple[int, ...], num_classes: int) -> None:
+    """Refuse a model that does not take the inputs or does not give a score per class.
+
+    Args:
+        model: on the CPU.
+        input_shape: of one input.
+        num_classes: C.
+
+    >>> check_model(nn.Linear(4, 3), (4,), 2)
+    Traceback (most recent call last):
+    ValueError: the model gives scores of shape (1, 3) for one input; with 2 classes it must give
+    (1, 2)
+    """
+    training = model.training
+    try:
+        logits = model.eval()(torch.zeros(1, *input_shape))
+    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise ValueError(
+            f"the model does not take inputs of shape {input_shape} ({reason}): choose another "
+            "model, transform.size or data set"
+        ) from error
+    finally:
+        model.train(training)
+    if logits.shape != (1, num_classes):
+        raise ValueError(
+            f"the model gives scores of shape {tuple(logits.shape)} for one input; with "
+            f"{num_classes} classes it must give (1, {num_classes})"
+        )
