@@ -197,14 +197,25 @@ def test_sigterm_saves_and_the_same_command_goes_on(method, tmp_path):
     words = [*MANY, *STOPPED[method], "trainer.checkpoint_minutes=30"]
     code, said = finish(torchrun(2, *words, f"run_dir={tmp_path / 'whole'}"))
     assert code == 0, said
-    agent = torchrun(2, *words, f"run_dir={tmp_path / 'run'}")
-    wait_for(tmp_path / "run" / "last.ckpt", agent)  # after the first epoch
-    time.sleep(0.3)
-    agent.send_signal(signal.SIGTERM)
+    told = """
+        from tkpr.training.preemption import Preemption
+        from tkpr.training.trainer import Trainer
+        Preemption.polls_per_sync = property(lambda _: 4, lambda *_: None)
+        update = Trainer.update_weights
+        def told_to_stop(trainer):
+            update(trainer)
+            if (trainer.fabric.global_rank, *trainer.progress.position[:2]) == (1, 1, 5):
+                os.kill(os.getppid(), signal.SIGTERM)
+                open("DONE", "w").close()
+        Trainer.update_weights = told_to_stop
+    """.replace("DONE", str(tmp_path / "told"))
+    script = spoilt(tmp_path / "told.py", told)
+    agent = torchrun(2, *words, f"run_dir={tmp_path / 'run'}", script=script)
+    wait_for(tmp_path / "told", agent)
     begin = time.monotonic()
     code, said = finish(agent)
     assert code != 0
-    assert time.monotonic() - begin < 25, said  # of itself: torchrun kills after 30 seconds
+    assert time.monotonic() - begin < 28, said  # of itself: torchrun kills after 30 seconds
     assert said.count("stopped by SIGTERM: the same command goes on from here") == 1, said
     assert "error: " not in said
     assert not (tmp_path / "run" / "metrics.json").exists()
@@ -224,7 +235,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(method, tmp_path):
 def test_sigterm_in_an_evaluation(tmp_path):
     """One process is told, which has 200 of 401 batches; both stop in the test after epoch 2.
 
-    They compare notes about once a second, which is once for some 100 batches.
+    They sync after every 50 batches.
     """
     words = [word for word in SMALL if "batch_size" not in word and "test_size" not in word]
     words += ["dataset.test_size=401", "trainer.batch_size=1", "trainer.epochs=3", "loss=em_apl"]
@@ -232,7 +243,9 @@ def test_sigterm_in_an_evaluation(tmp_path):
     code, said = finish(torchrun(2, *words, f"run_dir={tmp_path / 'whole'}"))
     assert code == 0, said
     told = """
+        from tkpr.training.preemption import Preemption
         from tkpr.training.trainer import Trainer
+        Preemption.polls_per_sync = property(lambda _: 50, lambda *_: None)
         predict, calls = Trainer.predict, []
         def told_to_stop(trainer, dataset, **options):
             calls.append(1)

@@ -32,7 +32,7 @@ NONSENSE = {
     "trainer.ks=[3,11]": r"trainer.ks=\[3, 11\] asks for more labels than the 10",
     "trainer.monitor=mAP@10": r"trainer.monitor=mAP@10 needs 10 in trainer.ks; got \[3, 5\]",
     "trainer.monitor=map@3": "trainer.monitor=map@3: no measure 'map@3': choose one of",
-    "trainer.monitor=PSP@3": "trainer.monitor=PSP@3 is not measured during training",
+    "trainer.monitor=PSP@3": "trainer.monitor=PSP@3 is not measured on this data set",
     "trainer.epochs=0": "trainer.epochs must be a whole number of at least 1; got 0",
     "trainer.batch_size=0": "trainer.batch_size must be a whole number of at least 1; got 0",
     "trainer.patience=0": "trainer.patience must be a whole number of at least 1, or null; got 0",
@@ -125,8 +125,8 @@ def spoil(monkeypatch, **changes):
     ("changes", "answer"),
     [
         ({"rows": 0}, "the test set is empty"),
-        ({"scale": np.uint8(0)}, "no test sample has a label: there is nothing to measure"),
-        ({"class_names": ["zero"]}, "the data set has one class: there is nothing to rank"),
+        ({"scale": np.uint8(0)}, "not one of the 23 test samples has a label"),
+        ({"class_names": ["zero"]}, "the data set has one class, 'zero': ranking needs two"),
     ],
     ids=str,
 )

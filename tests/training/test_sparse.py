@@ -78,7 +78,7 @@ def test_a_held_out_part_and_a_second_start(tmp_path):
         (["labels=single_positive"], "labels=single_positive cannot draw from lists of labels"),
         (["labels=partial"], "labels=partial cannot draw from lists of labels: use labels=full"),
         (["loss=role", "~loss.k"], "ROLE needs the matrix of all labels, which a sparse data set"),
-        (["trainer.ks=[9]"], "asks for more labels than the 5 of the data set"),
+        (["trainer.ks=[1,9]"], "asks for more labels than the 5 of the data set"),
     ],
 )
 def test_what_lists_cannot_do_is_refused_in_one_line(tmp_path, words, message):

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import platform
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -81,12 +82,14 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         seed_everything(cfg.seed)
         data = build_data(cfg, folder, data=loaded, maps=True)
         model = build_model(cfg, data)
-        check_model(model, input_shape(data), len(data.class_names))
+        if not isinstance(data.test, SparseDataset):
+            check_model(model, input_shape(data), len(data.class_names))
         if "probe" in cfg and fabric.is_global_zero:  # the other processes take over its weights
             start_from_probe(model, cfg, data, fabric.device)
         trainer = Trainer(cfg, fabric, data, model, folder)
         check_against_data(trainer)
-        with stop_on_signals(trainer.preemption), explain_dead_worker():
+        stopping = stop_on_signals(trainer.preemption)
+        with stopping, explain_lost_ranks(fabric), explain_dead_worker():
             outputs = trainer.fit().numpy()
         if fabric.is_global_zero:
             return write_results(trainer, outputs)
@@ -133,6 +136,8 @@ def explain_lost_ranks(fabric: Fabric) -> Iterator[None]:
         lost = ("Connection closed", "Connection reset", "Broken pipe", "Timed out", "timeout")
         if fabric.world_size == 1 or not any(word in str(error) for word in lost):
             raise
+        # torchrun sends it to the survivors, who shall say first why they end
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise ConnectionError(
             f"process {fabric.global_rank} of {fabric.world_size} has lost another one "
             f"({str(error).strip().splitlines()[0]}): see that one's message; the same command "

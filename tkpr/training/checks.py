@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from tkpr.config import epochs_to_train
+from tkpr.data.sparse import SparseDataset
 from tkpr.metrics import find_measure
 
 if TYPE_CHECKING:
@@ -135,31 +137,41 @@ def check_monitor(monitor: Any, ks: list[int]) -> None:
     ValueError: trainer.monitor=mAP@10 needs 10 in trainer.ks; got [3, 5]
     """
     try:
-        measure, k = find_measure(str(monitor))
+        _, k = find_measure(str(monitor))
     except ValueError as error:
         raise ValueError(f"trainer.monitor={monitor}: {error}") from error
     if k is not None and k not in ks:
         raise ValueError(f"trainer.monitor={monitor} needs {k} in trainer.ks; got {ks}")
-    if measure.scope == "propensity":
-        raise ValueError(f"trainer.monitor={monitor} is not measured during training")
+
+
+def check_measured(monitor: str, *, sparse: bool) -> None:
+    """Refuse to monitor what is not measured on this kind of data set.
+
+    >>> check_measured("PSP@3", sparse=False)
+    Traceback (most recent call last):
+    ValueError: trainer.monitor=PSP@3 is not measured on this data set: choose for instance mAP@3
+    """
+    measure, k = find_measure(monitor)
+    known = k is not None if sparse else measure.scope != "propensity"
+    if not known and measure.scope != "training":
+        raise ValueError(
+            f"trainer.monitor={monitor} is not measured on this data set: choose for instance mAP@3"
+        )
 
 
 def check_against_data(trainer: "Trainer") -> None:
     """Refuse settings that do not fit the data now, not after the first epoch or the warm-up."""
     settings, data, fabric = trainer.settings, trainer.data, trainer.fabric
     classes = len(data.class_names)
-    if classes < 2:
-        raise ValueError("the data set has one class: there is nothing to rank; it needs two")
     if max(settings.ks) > classes:
         raise ValueError(
             f"trainer.ks={settings.ks} asks for more labels than the {classes} of the data set: "
             f"set for instance 'trainer.ks=[1,{classes}]'"
         )
-    if not len(data.test):
-        raise ValueError("the test set is empty: there is nothing to measure on")
-    if not data.test.targets.any():
-        raise ValueError("no test sample has a label: there is nothing to measure")
-    targets = torch.from_numpy(data.train_targets[:1]).float()
+    check_measured(settings.monitor, sparse=isinstance(data.test, SparseDataset))
+    targets: Any = data.train_targets[:1]
+    targets = targets if isinstance(targets, np.ndarray) else targets.toarray()
+    targets = torch.from_numpy(targets).float()
     sample = (torch.zeros_like(targets), targets, torch.zeros(1, dtype=torch.long))
     for name, loss in zip(("warmup", "loss"), trainer.losses, strict=True):
         if name == "loss" or settings.warmup_epochs:

@@ -80,4 +80,5 @@ def stop_on_signals(preemption: Preemption) -> Iterator[None]:
         yield
     finally:
         for number, handler in zip(numbers, previous, strict=True):
-            signal.signal(number, handler)
+            if signal.getsignal(number) == preemption.ask_to_stop:
+                signal.signal(number, handler)
