@@ -15,6 +15,7 @@ SMALL = [
     "model.width=8",
     "trainer.batch_size=8",
     "trainer.accelerator=cpu",
+    "trainer.num_workers=0",
 ]
 
 
