@@ -112,5 +112,5 @@ def test_losses_see_the_logits_divided_by_the_temperature(words, tmp_path, monke
     for one, four in zip(*seen.values(), strict=True):
         torch.testing.assert_close(one, 4 * four)
     assert max(logits.abs().max() for logits in seen[1]) > 0.1
-    with pytest.raises(ValueError, match="temperature must be above 0; got 0"):
+    with pytest.raises(ValueError, match="temperature must be a number above 0; got 0"):
         train(*words, "trainer.temperature=0", folder=tmp_path / "zero")

@@ -25,6 +25,7 @@ from tkpr import atomic, records
 from tkpr.config import build, build_dataset, model_facts
 from tkpr.data.assemble import Samples, TrainingData, assemble
 from tkpr.data.dataset import MultiLabelData
+from tkpr.data.features import FeatureDataset
 from tkpr.data.fingerprint import digest, file_digest, fingerprint
 from tkpr.data.images import ImageDataset
 from tkpr.data.maps import MapDataset
@@ -82,7 +83,7 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         seed_everything(cfg.seed)
         data = build_data(cfg, folder, data=loaded, maps=True)
         model = build_model(cfg, data)
-        if not isinstance(data.test, SparseDataset):
+        if isinstance(data.test, ImageDataset | FeatureDataset):
             check_model(model, input_shape(data), len(data.class_names))
         if "probe" in cfg and fabric.is_global_zero:  # the other processes take over its weights
             start_from_probe(model, cfg, data, fabric.device)

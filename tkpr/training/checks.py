@@ -60,6 +60,7 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "trainer.epochs": whole(1),
     "trainer.stop_after": whole(1),
     "trainer.warmup_epochs": whole(0),
+    "trainer.temperature": ABOVE_0,
     "trainer.batch_size": whole(1),
     "trainer.accumulate": whole(1),
     "trainer.clip_norm": ABOVE_0,
