@@ -184,7 +184,9 @@ def make_contestants(
             dataset.set_epoch(next(epochs))
             return dataset.__getitems__(rows)[0]
 
-        def ours_to_float(rows: list[int], ours: Callable = ours) -> torch.Tensor:
+        def ours_to_float(
+            rows: list[int], ours: Callable[..., torch.Tensor] = ours
+        ) -> torch.Tensor:
             return recipe.finish(ours(rows))
 
         makes |= {name: ours, f"{name}, to float": ours_to_float}

@@ -34,7 +34,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tkpr.runs.script import Parser, output_file, script
 
@@ -75,7 +75,7 @@ def make_batches(batch: int, num_classes: int, number: int) -> list[dict[str, An
 def make_losses(batch: int, num_classes: int) -> dict[str, Callable[..., Any]]:
     """Build every loss that runs with so many classes: name -> loss of one of the batches."""
     import torch
-    from omegaconf import OmegaConf
+    from omegaconf import DictConfig, OmegaConf
 
     from tkpr.config import build
     from tkpr.losses import TKPR
@@ -93,7 +93,7 @@ def make_losses(batch: int, num_classes: int) -> dict[str, Callable[..., Any]]:
         for scores in ("raw", "softmax", "sigmoid")
     }
     for path in sorted((ROOT / "configs" / "loss").glob("*.yaml")):
-        ours[path.stem] = build(OmegaConf.load(path), facts=facts)
+        ours[path.stem] = build(cast(DictConfig, OmegaConf.load(path)), facts=facts)
 
     bce, margin = torch.nn.BCEWithLogitsLoss(), torch.nn.MultiLabelMarginLoss()
     losses: dict[str, Callable[..., Any]] = {

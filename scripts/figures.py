@@ -5,10 +5,19 @@ python scripts/figures.py ranks --table voc2012_mlml_sota_resnet50 --rows SPLC T
 python scripts/figures.py cases --table coco_mlc_sota_swin --budget features dataset=coco
 """
 
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from tkpr.runs.script import Parser, output_folder, script
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from tkpr.reporting.rows import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("consistency", "ranks", "sensitivity_k", "sensitivity_warmup", "cases")
@@ -67,7 +76,9 @@ def main() -> None:
     print("written:", *save(figure, path))
 
 
-def draw(kind, runs, rows, arguments):
+def draw(
+    kind: str, runs: "list[Run]", rows: Sequence[str] | None, arguments: argparse.Namespace
+) -> "Figure":
     """Draw one kind of figure from the runs of a table."""
     from tkpr.reporting.figures import cases, consistency, ranks, sensitivity
 
@@ -86,12 +97,14 @@ def draw(kind, runs, rows, arguments):
 
         with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
             dataset = hydra.compose("train", arguments.overrides).dataset
-    chosen = cases.choose(found, count=arguments.count, losses=arguments.losses)
+    picked = cases.choose(found, count=arguments.count, losses=arguments.losses)
     images = cases.pictures(next(iter(found.values())), dataset)
-    return cases.draw(chosen, images, list(found))
+    return cases.draw(picked, images, list(found))
 
 
-def select(runs, rows, kind=None):
+def select(
+    runs: "list[Run]", rows: Sequence[str] | None, kind: ModuleType | None = None
+) -> "dict[str, list[Run]]":
     """Group the runs by row: the rows named, which must be there, or the usual ones of a kind."""
     from tkpr.reporting.rows import rows_in_paper_order
 

@@ -95,7 +95,7 @@ def write_table(name: str, budget: "Budget", arguments: argparse.Namespace) -> N
     runs = load_runs(arguments.runs)
     table = tables.collect(runs, name, budget, significance=not arguments.no_significance)
     if not any(table.rows.values()):
-        others = {run.config.get("budget") for run in runs if run.config.get("table") == name}
+        others = {str(run.config["budget"]) for run in runs if run.config.get("table") == name}
         where = f"; there are some at --budget {' or '.join(sorted(others))}" if others else ""
         print(f"no finished runs of {name} at budget {arguments.budget}{where}", file=sys.stderr)
     writers = {

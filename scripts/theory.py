@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 from tkpr.runs.script import Parser, script
 from tkpr.theory import bayes, bounds, consistency, discriminancy, generalisation
@@ -42,12 +44,12 @@ STYLES = (
 )
 
 
-def show(title: str, rows: list[dict] | pd.DataFrame) -> None:
+def show(title: str, rows: list[dict[str, Any]] | pd.DataFrame) -> None:
     """Print a table."""
     print(f"\n{title}\n{pd.DataFrame(rows).to_string(index=False)}")
 
 
-def save(figure: plt.Figure, out: Path, name: str) -> None:
+def save(figure: Figure, out: Path, name: str) -> None:
     """Write a figure as PDF and PNG."""
     out.mkdir(parents=True, exist_ok=True)
     for suffix in ("pdf", "png"):
@@ -83,7 +85,7 @@ def draw_discriminancy(args: argparse.Namespace) -> None:
     finite = [k for k in ks if counts[k].coarser]
     left.plot(finite, [float(counts[k].degree) for k in finite], "ko", ms=3.5, label="exact count")
     smooth = np.arange(5, 31)
-    limit = [discriminancy.degree_for_large_k(k) for k in smooth]
+    limit = [discriminancy.degree_for_large_k(int(k)) for k in smooth]
     left.plot(smooth, limit, color="0.5", label="local limit theorem")
     left.plot(smooth, smooth / math.sqrt(3), color="0.5", ls=":", label=r"$K/\sqrt{3}$")
     left.axhline(1, color="0", lw=0.8, ls="--")
@@ -92,11 +94,11 @@ def draw_discriminancy(args: argparse.Namespace) -> None:
     left.set_title("Degree of discriminancy (infinite at K = 2)", fontsize=9)
     left.legend(frameon=False)
     k = 6
-    sums = np.arange(k * (k + 1) // 2 + 1)
-    exact = [discriminancy.sum_count(k, int(a)) for a in sums]
-    printed = [discriminancy.closed_form_as_printed(k, int(a)) for a in sums]
-    right_panel.bar(sums, exact, color="0.75", label=r"exact $pn_K(a)$")
-    right_panel.plot(sums, printed, "kx", ms=5, label="closed form as printed")
+    totals = range(k * (k + 1) // 2 + 1)
+    exact = [discriminancy.sum_count(k, a) for a in totals]
+    printed = [discriminancy.closed_form_as_printed(k, a) for a in totals]
+    right_panel.bar(totals, exact, color="0.75", label=r"exact $pn_K(a)$")
+    right_panel.plot(totals, printed, "kx", ms=5, label="closed form as printed")
     right_panel.set(xlabel="a = K · TKPR", ylabel="number of placements")
     right_panel.set_title(f"Placements by the value of TKPR, K = {k}", fontsize=9)
     right_panel.legend(frameon=False)
@@ -107,7 +109,8 @@ def draw_bounds(args: argparse.Namespace) -> None:
     """Prop. 3 and Thm. 2: AP@K against TKPR, and when the ranking loss is bounded."""
     rows = []
     for k in range(1, 15):
-        products = [math.prod(bounds.rho_factors(p, k)) for p in bounds.placements(k)]
+        factors = [bounds.rho_factors(p, k) for p in bounds.placements(k)]
+        products = [float(first * second) for first, second in factors]
         ratios = [bounds.ap_over_tkpr(p, k) for p in bounds.placements(k)]
         if (min(ratios), max(ratios)) != bounds.ap_over_tkpr_range(k):
             raise AssertionError(f"the range of AP@K / TKPR is wrong for K = {k}")
@@ -170,7 +173,7 @@ def draw_bayes(args: argparse.Namespace) -> None:
                 ]
                 differ += not sets[0] & sets[1]
             shares[num_labels, k] = differ / count
-            row = {"C": num_labels, "K": k}
+            row: dict[str, Any] = {"C": num_labels, "K": k}
             if num_labels < 5:  # the search goes through C! rankings
                 row |= {
                     name: f"{sum(f(d, num_labels, k) for d in draws[:searched])}/{searched}"
@@ -255,8 +258,9 @@ def draw_consistency(args: argparse.Namespace) -> None:
                 row[surrogate] = f"{shares[name, k, surrogate]:.0%}"
             total = sum((pairs[name, k, s] for s in SURROGATES), start=consistency.Pairs(0, 0, 0))
             row |= {"pairs inverted": total.inverted, "tied": f"{total.tied / total.total:.0%}"}
-            options = {"surrogate": "square", "activation": "sigmoid", "steps": 400}
-            trained = consistency.train(torch.tensor(deltas), k=k, **options)
+            trained = consistency.train(
+                torch.tensor(deltas), k=k, surrogate="square", activation="sigmoid", steps=400
+            )
             same = trained.argsort(1, descending=True)[:, :k].numpy() == np.argsort(-deltas)[:, :k]
             rows.append(row | {"square, trained": f"{same.all(1).mean():.0%}"})
         weights = [consistency.ranking_weights(d, num_labels) for d in draws]
@@ -337,7 +341,7 @@ def draw_generalisation(args: argparse.Namespace) -> None:
         laws = [generalisation.fit(histogram, law) for law in ("exponential", "power")]
         better = max(laws, key=lambda law: law.log_likelihood)
         for law in laws:
-            row = {"data": name, "law": law.law + (" *" if law is better else "")}
+            row: dict[str, Any] = {"data": name, "law": law.law + (" *" if law is better else "")}
             row |= {"lambda": f"{law.rate:.2f}", "TV distance": f"{law.distance:.2f}"}
             for alpha in (1, 2, 3):
                 row[f"Tab. 3, alpha_{alpha}"] = generalisation.row_as_printed(
@@ -367,7 +371,7 @@ def draw_generalisation(args: argparse.Namespace) -> None:
     )
 
     figure, axes = plt.subplots(1, 3, figsize=(9.5, 3.1), layout="constrained")
-    ks = np.arange(1, 41)
+    ks = range(1, 41)
     for alpha, axis in zip((1, 2, 3), axes, strict=True):
         for style, (name, histogram) in zip(STYLES, histograms.items(), strict=False):
             values = [generalisation.contraction_factor(histogram, k, alpha=alpha) for k in ks]

@@ -193,7 +193,7 @@ def loader(
     num_workers: int = 0,
     pin_memory: bool = False,
     drop_last: bool = False,
-) -> DataLoader:
+) -> DataLoader[Any]:
     """Return batches (inputs, targets, index int64 ``[B]``) of a data set.
 
     Targets are float32 ``[B, C]``, or lists of labels of a sparse data set.

@@ -191,7 +191,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _require(
-    path: Path, what: str, values: list, check: Callable[[Any], bool], wanted: str
+    path: Path, what: str, values: list[Any], check: Callable[[Any], bool], wanted: str
 ) -> None:
     """Raise an error that names the first value that fails the check."""
     for position, value in enumerate(values, start=1):
@@ -201,7 +201,7 @@ def _require(
             )
 
 
-def _refuse_duplicates(path: Path, what: str, values: list) -> None:
+def _refuse_duplicates(path: Path, what: str, values: list[Any]) -> None:
     """Raise an error that names the first value that occurs twice."""
     seen = set()
     for value in values:

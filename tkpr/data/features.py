@@ -146,7 +146,7 @@ def load_features(
     return MultiLabelData(class_names.tolist(), part(train_split), part(test_split))
 
 
-class FeatureDataset(Dataset):
+class FeatureDataset(Dataset[Any]):
     """Rows of features and labels of a split.
 
     An item is (features float32 ``[D]``, targets float32 ``[C]``, index).

@@ -98,7 +98,7 @@ def squash(image: Any, size: int, *, interpolation: str = "bilinear") -> Tensor:
     return F.resize(pixels, [size, size], interpolation=mode, antialias=True)
 
 
-class ImageDataset(Dataset):
+class ImageDataset(Dataset[Any]):
     """Images and labels of a split, as uint8 pixels.
 
     An item is (image uint8 ``[3, size, size]``, targets float32 ``[C]``, index). The augmentation

@@ -1,6 +1,7 @@
 """Samples with sparse features and lists of labels, for sets too large for dense matrices."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from tkpr.losses.label_lists import LabelLists
 from tkpr.models.sparse_linear import Bags
 
 
-class SparseDataset(Dataset):
+class SparseDataset(Dataset[Any]):
     """Sparse rows of features and labels of a split.
 
     A batch is (features as :class:`Bags`, targets as :class:`LabelLists`, index ``[B]``).

@@ -237,7 +237,7 @@ def _explain(line: str) -> str:
 
 
 def _matrix(
-    path: Path, what: str, ids: array, ends: array, values: np.ndarray, size: int
+    path: Path, what: str, ids: "array[int]", ends: "array[int]", values: np.ndarray, size: int
 ) -> csr_array:
     """Return a sparse matrix whose ids are in range, in order and named once, values finite."""
     columns, indptr = (np.array(part, dtype=np.int64) for part in (ids, ends))

@@ -165,16 +165,17 @@ def evaluate(
         tops = {k: ranking.top(k) for k in ks}
         for name in measure_names(ks, ["image"]):
             measure, k = find_measure(name)
-            function = cast(Callable, measure.function)
+            function = cast(Callable[..., Any], measure.function)
             values = function(tops[k], k) if k else function(ranking)
             parts.setdefault(name, []).append(values)
     for ranking in rankings(scores.T, targets.T, ties):
         for name in measure_names(ks, ["class"]):
-            parts.setdefault(name, []).append(cast(Callable, MEASURES[name].function)(ranking))
+            function = cast(Callable[..., Any], MEASURES[name].function)
+            parts.setdefault(name, []).append(function(ranking))
     result = {name: float(mean_rows(torch.cat(part), empty)) for name, part in parts.items()}
     counts = class_counts(scores, targets, threshold, None)
     for name in measure_names(ks, ["set"]):
-        result[name] = float(cast(Callable, MEASURES[name].function)(*counts))
+        result[name] = float(cast(Callable[..., Any], MEASURES[name].function)(*counts))
     return {name: result[name] for name in measure_names(ks)}
 
 

@@ -100,7 +100,7 @@ class CCDHead(nn.Module):
         self.register_buffer("memory", torch.zeros(num_classes, in_features))
         self.register_buffer("stage", torch.tensor(1))
         self._freeze_unused()
-        self.register_load_state_dict_post_hook(self._freeze_unused)
+        self.register_load_state_dict_post_hook(self._freeze_unused)  # type: ignore[no-untyped-call]
 
     def set_memory(self, memory: Tensor) -> None:
         """Set the mean feature of each class, ``[C, D]``."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -55,7 +56,7 @@ def sources(configs: Path, words: Sequence[str], *, name: str = "train") -> dict
     return origin | dict.fromkeys(named, "command line")
 
 
-def _plain(cfg: object) -> dict:
+def _plain(cfg: object) -> dict[str, Any]:
     """Resolve a configuration to plain values; what is missing stays ``???``."""
     return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
 

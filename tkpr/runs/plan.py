@@ -175,7 +175,9 @@ def _row(
         epochs_to_train(trainer),
         count_images(cfg),
         search=search_space(cfg, search or {}, fixed={word.partition("=")[0] for word in words}),
-        settings=experiment_settings(cast(dict, OmegaConf.to_container(plain, resolve=True))),
+        settings=experiment_settings(
+            cast(dict[str, Any], OmegaConf.to_container(plain, resolve=True))
+        ),
         why_not=OmegaConf.select(cfg, "plan.unsupported_rows", default={}).get(cfg.row, ""),
     )
 

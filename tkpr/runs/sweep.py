@@ -14,7 +14,8 @@ from omegaconf import DictConfig
 
 from tkpr.runs.cli import run_main
 from tkpr.runs.explain import summary
-from tkpr.runs.run import InUse, run, table
+from tkpr.runs.folder import InUse
+from tkpr.runs.run import run, table
 from tkpr.runs.script import message
 
 log = logging.getLogger(__name__)

@@ -42,7 +42,7 @@ For one label set without noise, Delta = 1 on P and 0 elsewhere: RPT_K holds for
 equal scores for all labels are among the minimisers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,7 +228,11 @@ def train(delta: Tensor, *, k: int, surrogate: str, activation: str, steps: int 
     Returns:
         The scores, ``[B, C]``.
     """
-    squash = {"sigmoid": torch.sigmoid, "softmax": lambda x: torch.softmax(x, dim=-1)}[activation]
+    squashes: dict[str, Callable[[Tensor], Tensor]] = {
+        "sigmoid": torch.sigmoid,
+        "softmax": lambda logits: torch.softmax(logits, dim=-1),
+    }
+    squash = squashes[activation]
     logits = torch.randn(delta.shape, generator=torch.Generator().manual_seed(0)).double()
     logits.requires_grad_()
     optimizer = torch.optim.Adam([logits], lr=0.1)

@@ -24,7 +24,7 @@ def make_loader(
     num_workers: int = 0,
     shuffle_seed: int | None = None,
     drop_last: bool = False,
-) -> DataLoader:
+) -> DataLoader[Any]:
     """Return the batches of this process.
 
     For training all processes have equally many batches, and samples repeat where the data set

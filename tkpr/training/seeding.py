@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ def seed_everything(*numbers: int) -> None:
         torch.cuda.manual_seed(seed)
 
 
-class ResumableSampler(DistributedSampler):
+class ResumableSampler(DistributedSampler[Any]):
     """The shuffled order of an epoch, for one process of several, from any position in it.
 
     >>> sampler = ResumableSampler(range(20), num_replicas=1, rank=0, seed=0)

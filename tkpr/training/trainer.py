@@ -52,7 +52,7 @@ class Trainer:
         self, cfg: DictConfig, fabric: Fabric, data: TrainingData, model: nn.Module, folder: Path
     ) -> None:
         self.cfg, self.fabric, self.data, self.folder = cfg, fabric, data, folder
-        self.settings = SimpleNamespace(**cast(dict, OmegaConf.to_container(cfg.trainer)))
+        self.settings = SimpleNamespace(**cast(dict[str, Any], OmegaConf.to_container(cfg.trainer)))
         self.epochs = epochs_to_train(self.settings)
         self.module: Any = model
         self.parts = (data.train, data.test)
