@@ -49,7 +49,7 @@ def make_step(head: str, optimizer: str, shared: dict[str, Any]) -> Callable[[],
             return dense_loss(F.linear(features, weight, bias), labels)
     else:
         form = "lists"
-        sizes = {"in_features": 1, "num_classes": K + 1}  # the shared weights take their place
+        sizes: Any = {"in_features": 1, "num_classes": K + 1}  # the shared weights take their place
         module: Any = LinearTKPR(**sizes, k=K)
         if head != "LinearTKPR":
             module = LinearEntrywise(**sizes, loss=AssumeNegative(eps=0, reduction="sum"))

@@ -42,6 +42,7 @@ from tkpr.reporting.benchmark import machine, ratio, side_by_side
 from tkpr.runs.compose import compose
 from tkpr.runs.run import build_data, build_model
 from tkpr.runs.script import Parser, output_file, script
+from tkpr.runs.settle import settle
 from tkpr.training import trainer
 from tkpr.training.logbook import Logbook
 from tkpr.training.optimizer import parameter_groups
@@ -59,6 +60,7 @@ def make_trainer(folder: str, *overrides: str) -> Trainer:
     """Return the trainer of ``python train.py`` with some settings, on the CPU."""
     words = [f"run_dir={folder}", "trainer.accelerator=cpu", *overrides]
     cfg = compose(ROOT / "configs", words)
+    settle(cfg)
     fabric = Fabric(accelerator="cpu", devices=1, precision=cfg.trainer.precision)
     seed_everything(cfg.seed)
     data = build_data(cfg)

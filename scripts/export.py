@@ -4,8 +4,14 @@ python scripts/export.py runs/voc2012/tkpr_a2/default --format onnx --output mod
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tkpr.runs.script import Parser, output_file, script
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tkpr.runs.saved_model import TrainedModel
 
 
 def main() -> None:
@@ -40,7 +46,7 @@ def main() -> None:
     print(f"{arguments.output}: outputs differ by at most {difference:.1e}")
 
 
-def to_safetensors(trained, example, output):
+def to_safetensors(trained: "TrainedModel", example: "Tensor", output: Path) -> "Tensor":
     """Weights, class names and settings in one file, which evaluate.py and predict.py read."""
     import torch
 
@@ -51,12 +57,12 @@ def to_safetensors(trained, example, output):
         return load_model(output).model(example)
 
 
-def channels(value):
+def channels(value: Any) -> list[float]:
     """Three numbers, one per channel, of a list or of one number for all."""
     return [float(value)] * 3 if isinstance(value, int | float) else [float(x) for x in value]
 
 
-def about(trained):
+def about(trained: "TrainedModel") -> dict[str, str]:
     """What a program that runs the model must know besides it, as JSON texts."""
     import json
 
@@ -78,7 +84,7 @@ def about(trained):
     }
 
 
-def to_torch(trained, example, output):
+def to_torch(trained: "TrainedModel", example: "Tensor", output: Path) -> "Tensor":
     """A torch.export program with a free batch size; names and preprocessing as extra files."""
     import torch
 
@@ -89,7 +95,7 @@ def to_torch(trained, example, output):
         return torch.export.load(output).module()(example)
 
 
-def to_onnx(trained, example, output):
+def to_onnx(trained: "TrainedModel", example: "Tensor", output: Path) -> "Tensor":
     """An ONNX file with a free batch size; names and preprocessing in its metadata."""
     try:
         import onnxruntime
@@ -97,7 +103,7 @@ def to_onnx(trained, example, output):
         raise ValueError("ONNX needs more packages: pip install -e '.[export]'") from error
     import torch
 
-    program = torch.onnx.export(
+    program: Any = torch.onnx.export(
         trained.model,
         (example,),
         input_names=["input"],

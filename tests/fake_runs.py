@@ -1,10 +1,9 @@
 """Run folders as train.py leaves them, with made-up predictions."""
 
-import json
-
 import numpy as np
 import pandas as pd
 
+from tkpr import records
 from tkpr.metrics import evaluate
 
 
@@ -63,5 +62,5 @@ def write_run(root, row, *, skill, seed=0, targets=None, table="", budget="smoke
         class_names=np.array([f"class {i}" for i in range(targets.shape[1])]),
     )
     told = {"metrics": metrics, "config": config, "seconds": 1.5, "seed": seed}
-    (folder / "metrics.json").write_text(json.dumps(told))
+    records.write(folder / "metrics.json", told)
     return told | {"folder": folder, "logits": part, "targets": targets}

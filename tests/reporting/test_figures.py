@@ -280,7 +280,7 @@ def test_cases_of_one_name_in_two_folders_are_not_mixed_up(rows, tmp_path, monke
         for part, files in paths.items()
     }
     monkeypatch.setattr(cases, "build_dataset", lambda _: SimpleNamespace(**splits))
-    monkeypatch.setattr(cases, "check_targets", lambda *_: None)
+    monkeypatch.setattr(cases, "check_targets", lambda *_, **__: None)
     run = replace(rows["TKPR_a2"][0], config=rows["TKPR_a2"][0].config | {"dataset": {}})
     images = cases.pictures(run)
     for part, files in paths.items():

@@ -1,6 +1,5 @@
 """The report is one file that works without a network, and in a real browser."""
 
-import json
 import re
 import runpy
 import shutil
@@ -13,6 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tests.fake_runs import write_run
+from tkpr import records
 from tkpr.reporting.figures import cases
 from tkpr.reporting.figures.style import shown
 from tkpr.reporting.html import build_report, draw_figures, sections
@@ -75,7 +75,7 @@ def test_runs_of_no_table_are_counted_but_not_shown(tmp_path):
     for key in ("table", "budget"):
         told["config"].pop(key)
     kept = {key: told[key] for key in ("metrics", "config", "seconds", "seed")}
-    (told["folder"] / "metrics.json").write_text(json.dumps(kept))
+    records.write(told["folder"] / "metrics.json", kept)
     runs = load_runs(tmp_path)
     assert sections(runs) == [(TABLE, "smoke")]
     assert "2 finished runs" in build_report(runs, BUDGETS)
@@ -128,7 +128,7 @@ def test_no_name_becomes_markup(tmp_path):
         kept = {key: record[key] for key in ("metrics", "seconds", "seed")} | {"config": config}
         folder = tmp_path / place
         shutil.copytree(record["folder"], folder)
-        (folder / "metrics.json").write_text(json.dumps(kept))
+        records.write(folder / "metrics.json", kept)
     page = build_report(load_runs(tmp_path), BUDGETS, title=evil)
     assert evil not in page
     assert page.count("<script>") == 1

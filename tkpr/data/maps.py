@@ -36,7 +36,7 @@ class Maps:
         header: what the file says of itself.
     """
 
-    array: np.ndarray
+    array: np.memmap
     num_train: int
     size: int
     unreadable: np.ndarray
@@ -128,7 +128,7 @@ def fingerprint(data: MultiLabelData) -> str:
     return found.hexdigest()[:16]
 
 
-class MapDataset(Dataset):
+class MapDataset(Dataset[Any]):
     """Maps and labels of a split, in place of its images.
 
     An item is (map float16, targets float32 ``[C]``, index).

@@ -73,7 +73,7 @@ def probe_file(cfg: DictConfig, data: TrainingData) -> Path | None:
     if not isinstance(data.train, MapDataset):
         return None
     depends = {
-        "maps": str(Path(data.train.maps.filename).name),  # type: ignore[attr-defined]
+        "maps": Path(str(data.train.maps.filename)).name,
         "model": OmegaConf.to_container(cfg.model, resolve=True),
         "probe": OmegaConf.to_container(cfg.probe, resolve=True),
         "labels": data.counts["train_checksum"],

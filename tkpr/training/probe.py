@@ -43,7 +43,7 @@ def classifier_inputs(
 
     hook = model.get_classifier().register_forward_pre_hook(keep)  # type: ignore[operator]
     rows = []
-    batches: DataLoader = loader(plain, batch_size=batch_size)
+    batches: DataLoader[Any] = loader(plain, batch_size=batch_size)
     for inputs, _, index in batches:
         if len(index):
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
