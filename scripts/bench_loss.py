@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument(
         "--classes", type=int, nargs="+", default=[80, 100, 1000, 5000, 10_000, 100_000]
     )
-    parser.add_argument("--memory-classes", type=int, default=10_000)
+    parser.add_argument("--memory-classes", type=int, default=10_000, help="0: no memory")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.0, help="of a turn")
@@ -260,7 +260,7 @@ def main() -> None:
 
     torch.set_num_threads(arguments.threads)
     times = measure_times(arguments)
-    memory = measure_memory(arguments)
+    memory = measure_memory(arguments) if arguments.memory_classes > 0 else []
     print_tables(times, memory)
     measured = {"machine": machine(), "times": times, "memory": memory}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
