@@ -15,7 +15,8 @@ that they ask for, and weights of the same storage, in one process. They take tu
 a new order each round. A ratio is taken within a round; its median over the rounds is the result of
 a run, and the lowest and the highest result of several runs are reported. The peak of the memory is
 what one step adds to a process that holds weights, features and labels; the state of Adam is part
-of it.
+of it. Do not take more threads than cores are free: heads in chunks wait for all threads at each of
+thousands of small steps, and a thread without a core makes them slower than nn.Linear.
 """
 
 import argparse
@@ -178,7 +179,7 @@ def main() -> None:
     parser.add_argument("--optimizer", nargs="+", choices=["sgd", "adam"], default=["sgd"])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5, help="of a run")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="tiny and inexact, to see it run")
     parser.add_argument("--output", type=output_file, default="runs/bench/head.csv")
     arguments = parser.parse_args()
