@@ -163,7 +163,7 @@ def measure_epoch(arguments: argparse.Namespace) -> dict[str, Any]:
     places = {
         "training": (Trainer, "train_epoch"),
         "prediction": (Trainer, "predict"),
-        "metrics": (trainer, "evaluate"),
+        "metrics": (trainer, "measure"),
         "checkpoint": (Trainer, "save"),
         "logging": (Logbook, "write"),
         "start of the logging": (Logbook, "__init__"),

@@ -34,6 +34,8 @@ import numpy as np
 
 from tkpr.data.dataset import MultiLabelData, Split
 
+STORED_MODELS_MAY_BUILD = ("load_toy",)
+
 
 def load_toy(*, size: int) -> MultiLabelData:
     values = np.random.default_rng(0).normal(size=(2 * size, 6)).astype(np.float32)
@@ -53,6 +55,9 @@ defaults:
   - override /transform: none
   - override /model: linear
   - _self_
+
+recipes:
+  full: tabular
 
 dataset:
   _target_: tkpr.data.toy.load_toy
@@ -123,6 +128,7 @@ def test_loss_data_set_and_measure_of_a_run(checkout):
     found = json.loads((checkout / "runs/toy/metrics.json").read_text())["metrics"]
     assert 0.5 < found["hit@3"] <= found["hit@5"] <= 1
     assert found["hit@5"] >= found["R@5"]
+    assert "hit" in call(checkout, "scripts/evaluate.py", "runs/toy")
     assert "loss of one's own" in call(checkout, "train.py", "--help")
 
 
