@@ -1,11 +1,13 @@
 """Draw a figure of the paper from finished runs, as PDF and PNG.
 
 python scripts/figures.py fig4 --budget smoke
+python scripts/figures.py fig1
 python scripts/figures.py ranks --table voc2012_mlml_sota_resnet50 --rows SPLC TKPR_a2
 python scripts/figures.py cases --table coco_mlc_sota_swin --budget features dataset=coco
 """
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     from tkpr.reporting.rows import Run
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = ("consistency", "ranks", "sensitivity_k", "sensitivity_warmup", "cases")
+KINDS = ("consistency", "ranks", "sensitivity_k", "sensitivity_warmup", "cases", "dots")
+WITHOUT_RUNS = {"fig1": "overview", "gradient": "gradient"}
 # the paper's figures: what they show, and of which table
 FIGURES = {
     "fig2": ("consistency", "voc2007_mlc_ranking_resnet101", ("L_rank", "TKPR_a2")),
@@ -33,12 +36,13 @@ FIGURES = {
     "fig8": ("cases", "coco_mlc_sota_swin", None),
     "fig9": ("cases", "nuswide_mlc_sota_swin", None),
 }
+NAMES = ", ".join([*WITHOUT_RUNS, *FIGURES, *KINDS])
 
 
 def main() -> None:
     """Read the command line, select the runs, draw."""
     parser = Parser(__doc__)
-    parser.add_argument("figure", help=f"one of {', '.join([*FIGURES, *KINDS])}")
+    parser.add_argument("figure", help=f"one of {NAMES}")
     parser.add_argument("--table", help="take the runs of this experiment")
     parser.add_argument("--budget", default="paper", help="a file of configs/budget (paper)")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
@@ -46,6 +50,7 @@ def main() -> None:
     parser.add_argument(
         "--after-warmup", action="store_true", help="consistency: leave the warm-up epochs out"
     )
+    parser.add_argument("--measure", default="mAP@3", help="dots: on the x-axis (mAP@3)")
     parser.add_argument("--count", type=int, default=4, help="cases: how many images")
     parser.add_argument("--losses", action="store_true", help="cases: where TKPR does worst")
     parser.add_argument("--output", type=output_folder, default="figures", help="where to write")
@@ -53,14 +58,20 @@ def main() -> None:
         "overrides", nargs="*", help="cases on features: dataset=... for the images"
     )
     arguments = parser.parse_intermixed_args()
+    if arguments.rows:  # settings may follow a list
+        arguments.overrides += [word for word in arguments.rows if "=" in word]
+        arguments.rows = [word for word in arguments.rows if "=" not in word]
 
     from tkpr.reporting.figures.style import save
     from tkpr.reporting.rows import load_runs, of_table
 
+    if arguments.figure in WITHOUT_RUNS:
+        module = importlib.import_module(f"tkpr.reporting.figures.{WITHOUT_RUNS[arguments.figure]}")
+        print("written:", *save(module.draw(), arguments.output / arguments.figure))
+        return
     kind, table, rows = FIGURES.get(arguments.figure, (arguments.figure, None, None))
     if kind not in KINDS:
-        names = ", ".join([*FIGURES, *KINDS])
-        raise ValueError(f"no figure {arguments.figure!r}: choose one of {names}")
+        raise ValueError(f"no figure {arguments.figure!r}: choose one of {NAMES}")
     table = arguments.table or table
     if table is None:
         raise ValueError(f"{kind} needs --table, such as --table voc2012_mlml_ranking_resnet50")
@@ -80,13 +91,15 @@ def draw(
     kind: str, runs: "list[Run]", rows: Sequence[str] | None, arguments: argparse.Namespace
 ) -> "Figure":
     """Draw one kind of figure from the runs of a table."""
-    from tkpr.reporting.figures import cases, consistency, ranks, sensitivity
+    from tkpr.reporting.figures import cases, consistency, dots, ranks, sensitivity
 
     if kind.startswith("sensitivity_"):
         return sensitivity.draw(runs, kind.removeprefix("sensitivity_"))
     if kind == "consistency":
         chosen = select(runs, rows, consistency)
         return consistency.draw(chosen, after_warmup=arguments.after_warmup)
+    if kind == "dots":
+        return dots.draw(select(runs, rows), measure=arguments.measure)
     if kind == "ranks":
         return ranks.draw(select(runs, rows, ranks))
     found = {row: group[0] for row, group in select(runs, rows).items()}

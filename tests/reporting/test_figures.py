@@ -11,6 +11,7 @@ import hydra
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from matplotlib.text import Text
 from omegaconf import OmegaConf
 from PIL import Image
@@ -18,8 +19,18 @@ from PIL import Image
 from tests.data.miniature import make_csv
 from tests.fake_runs import labels, predictions, write_run
 from tkpr.data.mosaic import load_mosaic
+from tkpr.losses.tkpr import TKPR
 from tkpr.reporting.escape import for_figure
-from tkpr.reporting.figures import cases, consistency, ranks, sensitivity, style
+from tkpr.reporting.figures import (
+    cases,
+    consistency,
+    dots,
+    gradient,
+    overview,
+    ranks,
+    sensitivity,
+    style,
+)
 from tkpr.reporting.figures.style import save, shown
 from tkpr.reporting.rows import group_rows, load_runs
 
@@ -96,8 +107,11 @@ def test_the_end_of_the_warm_up_is_drawn_where_another_loss_takes_over(tmp_path)
     write_run(tmp_path, "L_rank", skill=3, warmup={"k": 5})
     for run in load_runs(tmp_path):
         panel = consistency.draw({run.row: [run]}).axes[0]
-        told = [text.get_text() for text in panel.texts]
-        assert told == (["warm-up ends"] if run.row == "TKPR_a2" else [])
+        named = [line for line in panel.lines if line.get_label() == "warm-up ends"]
+        assert [line.get_xdata()[0] for line in named] == ([2.5] if run.row == "TKPR_a2" else [])
+        legend = [text.get_text() for text in panel.figure.legends[0].get_texts()]
+        assert ("warm-up ends" in legend) == (run.row == "TKPR_a2")
+        assert not panel.texts  # nothing covers the curves
 
 
 def test_shares_of_ranks(rows):
@@ -331,7 +345,7 @@ def assert_readable(figure):
     looks = [
         (str(line.get_linestyle()), line.get_marker())
         for line in figure.axes[0].lines
-        if line.get_label()[0] != "_"
+        if line.get_label()[0] != "_" and line.get_label() != "warm-up ends"
     ]
     assert len(set(looks)) == len(looks)
 
@@ -462,6 +476,61 @@ def test_script_says_what_is_missing(folder, monkeypatch, capsys):
         script(monkeypatch, capsys, "ranks", "--table", TABLE, *words, "--rows", "TKML")
     with pytest.raises(SystemExit, match="needs --table"):
         script(monkeypatch, capsys, "ranks", *words)
+
+
+def test_the_overview_shows_the_values_of_the_paper():
+    """Sec. 4.2: P@4 is 2/4, 2/4, 1/4; TKPR with alpha_1 is 3/4, 7/4, 3/4."""
+    found = [overview.values(scores) for scores in overview.SCORES.values()]
+    assert [one["P@4"] for one in found] == [0.5, 0.5, 0.25]
+    assert [one["TKPR_a1@4"] for one in found] == [0.75, 1.75, 0.75]
+    assert [overview.order(scores)[:3] for scores in overview.SCORES.values()] == [
+        [2, 3, 0],
+        [0, 1, 2],
+        [2, 0, 3],
+    ]
+    texts = [text.get_text() for text in overview.draw().axes[0].texts]
+    for total in ("(2 + 1) / 4 = 0.75", "(4 + 3) / 4 = 1.75", "(3) / 4 = 0.75"):
+        assert any(total in text for text in texts)
+
+
+def test_the_pull_of_tkpr_vanishes_where_the_sigmoid_saturates():
+    """By finite differences, and by the factor p (1 - p)."""
+    loss, step = TKPR(k=5), 1e-5
+    for logit in (-9.0, -2.0, 3.0):
+        rows = torch.full((2, 20), 4.0, dtype=torch.float64)
+        rows[:, 0] = torch.tensor([logit - step, logit + step])
+        targets = torch.zeros_like(rows)
+        targets[:, 0] = 1
+        low, high = (loss(rows[[i]], targets[[i]]) for i in (0, 1))
+        expected = float(low - high) / (2 * step)
+        (got,) = gradient.pull(loss, [logit], rivals=4.0)
+        assert got == pytest.approx(expected, rel=1e-4)
+    weak, strong = gradient.pull(loss, [-12.0, -2.0], rivals=4.0)
+    assert weak < 1e-3 * strong
+    (cooled,) = gradient.pull(lambda s, y: loss(s / 4, y), [-12.0], rivals=4.0)
+    assert cooled > 100 * weak
+    labels = [text.get_text() for text in gradient.draw().legends[0].get_texts()]
+    assert len(labels) == len(gradient.TEMPERATURES) + 2
+
+
+@pytest.mark.parametrize("measure", ["mAP@3", "ranking_loss"])
+def test_a_dot_for_each_loss_and_seed(rows, measure):
+    figure = dots.draw(rows, measure=measure)
+    panel = figure.axes[0]
+    drawn = [line for line in panel.lines if line.get_marker() in "os"]
+    found = [sorted(line.get_xdata()) for line in drawn]
+    expected = [sorted(run.metrics[measure] for run in group) for group in rows.values()]
+    assert sorted(found) == sorted(expected)
+    means = [np.mean(values) for values in found]
+    assert means == sorted(means, reverse=measure == "ranking_loss")  # the best on top
+    assert panel.get_yticklabels()[-1].get_text() == shown("TKPR_a2")
+    assert_readable(figure)
+
+
+@pytest.mark.parametrize("figure", ["fig1", "gradient"])
+def test_figures_that_need_no_runs(tmp_path, monkeypatch, capsys, figure):
+    script(monkeypatch, capsys, figure, "--runs", tmp_path / "none", "--output", tmp_path)
+    assert (tmp_path / f"{figure}.png").is_file()
 
 
 def test_made_up_predictions_have_no_ties():

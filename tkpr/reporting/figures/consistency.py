@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -78,7 +79,7 @@ def row_consistency(runs: Sequence[Run]) -> float:
 
 
 def warmup(run: Run) -> int:
-    """E_w: after so many epochs the loss of the row takes over."""
+    """E_w, the epochs before the loss of the row takes over."""
     return run.config["trainer"]["warmup_epochs"]
 
 
@@ -118,19 +119,8 @@ def draw(
             and config["warmup"] != config["loss"]
             and not after_warmup
         ):
-            panel.axvline(warmup(runs[0]) + 0.5, color="#555555", linewidth=0.9)
-            panel.annotate(
-                "warm-up ends",
-                (warmup(runs[0]) + 0.5, 0.25),
-                xytext=(2, 0),
-                textcoords="offset points",
-                rotation=90,
-                ha="left",
-                va="center",
-                fontsize=7,
-                color="#555555",
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
-            )
+            end = warmup(runs[0]) + 0.5
+            panel.axvline(end, color="#555555", linewidth=0.9, label="warm-up ends")
         tau = row_consistency(runs)
         panel.set_title(f"({letter}) optimize {shown(row)}: mean Kendall's $\\tau$ = {tau:.2f}")
         panel.set_xlabel("training epoch")
@@ -138,6 +128,9 @@ def draw(
         panel.xaxis.get_major_locator().set_params(integer=True)
     for panel in panels[:, 0]:
         panel.set_ylabel("normalised measure\n(0 worst, 1 best epoch)")
-    handles, labels = panels.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=3.2)
+    named: dict[str, Any] = {}
+    for panel in panels.flat:
+        handles, labels = panel.get_legend_handles_labels()
+        named |= dict(zip(labels, handles, strict=True))
+    figure.legend(named.values(), named, loc="outside lower center", ncols=4, handlelength=3.2)
     return figure

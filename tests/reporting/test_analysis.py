@@ -1,0 +1,119 @@
+"""The analyses against plain loops and against data made by known variances."""
+
+import runpy
+import sys
+from pathlib import Path
+from statistics import fmean, variance
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.fake_runs import write_run
+from tkpr.reporting.analysis import epoch_choice, variance_shares
+from tkpr.reporting.rows import Run, load_runs
+
+ROOT = Path(__file__).parents[2]
+TABLE = "voc2012_mlml_ranking_resnet50"
+
+
+def made_up(rng, *, loss, setting, seed, rows=40, settings=12, seeds=6):
+    """Runs whose mAP@3 has the given standard deviations."""
+    runs = []
+    for row in range(rows):
+        level = 0.5 + loss * rng.normal()
+        for k in range(settings):
+            value = level + setting * rng.normal()
+            runs.append(run_with(f"row {row}", value, k=k, holdout=0.2))
+        for s in range(seeds):
+            runs.append(run_with(f"row {row}", level + seed * rng.normal(), seed=s))
+    return runs
+
+
+def run_with(row, value, *, k=0, seed=0, holdout=0.0):
+    config = {"row": row, "seed": seed, "split": {"holdout": holdout}, "loss": {"k": k}}
+    return Run(Path(row), config, {"mAP@3": value}, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "setting", "seed"), [(0.1, 0.1, 0.1), (0.2, 0.05, 0.01), (0.0, 0.1, 0.05)]
+)
+def test_known_variances_are_found(loss, setting, seed):
+    runs = made_up(np.random.default_rng(0), loss=loss, setting=setting, seed=seed, rows=300)
+    found = variance_shares(runs)
+    total = loss**2 + setting**2 + seed**2
+    for part, deviation in (("loss", loss), ("setting", setting), ("seed", seed)):
+        assert found.share(part) == pytest.approx(deviation**2 / total, abs=0.05)
+    assert sum(map(found.share, ("loss", "setting", "seed"))) == pytest.approx(1)
+    assert (found.rows, found.searched) == (300, 3600)
+
+
+def test_variances_by_their_formulas():
+    runs = made_up(np.random.default_rng(1), loss=0.3, setting=0.1, seed=0.05, rows=4, seeds=3)
+    final = {r.row: [] for r in runs}
+    search = {r.row: [] for r in runs}
+    for run in runs:
+        (search if run.held_out else final)[run.row].append(run.metrics["mAP@3"])
+    found = variance_shares(runs)
+    assert found.seed == pytest.approx(fmean(map(variance, final.values())))
+    assert found.setting == pytest.approx(fmean(map(variance, search.values())))
+    between = variance([fmean(values) for values in final.values()])
+    assert found.loss == pytest.approx(between - found.seed / 3)
+
+
+def test_too_few_runs_are_refused():
+    with pytest.raises(ValueError, match="two rows with two seeds each, and a search"):
+        variance_shares([run_with("a", 0.5), run_with("b", 0.4)])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for row, skill in (("L_rank", 1.0), ("TKPR_a2", 2.0)):
+        for seed in (0, 1):
+            write_run(tmp_path, row, table=TABLE, skill=skill, seed=seed)
+        for k in (3, 5):
+            write_run(
+                tmp_path, row, table=TABLE, skill=skill + k / 5, loss__k=k, split__holdout=0.2
+            )
+    return tmp_path
+
+
+def test_epochs_chosen_by_plain_loops(folder):
+    """Warm-up epochs (two of them here) are never chosen; less is better for the ranking loss."""
+    runs = load_runs(folder)
+    found = epoch_choice(runs, ["mAP@3", "ranking_loss"]).set_index(["row", "measure"])
+    for row in ("L_rank", "TKPR_a2"):
+        final = [run for run in runs if run.row == row and not run.held_out]
+        (held,) = [
+            run for run in runs if run.row == row and run.held_out and run.config["loss"]["k"] == 5
+        ]
+        for measure, sign in (("mAP@3", 1), ("ranking_loss", -1)):
+            column = pd.read_csv(held.folder / "metrics.csv")[measure].tolist()
+            chosen = max((2, 3, 4), key=lambda i: sign * column[i])
+            gains, test_gains, last = [], [], []
+            for run in final:
+                values = pd.read_csv(run.folder / "metrics.csv")[measure].tolist()
+                last.append(values[-1])
+                gains.append(sign * (values[chosen] - values[-1]))
+                test_gains.append(max(sign * (value - values[-1]) for value in values[2:]))
+            line = found.loc[(row, measure)]
+            assert line["last epoch"] == pytest.approx(fmean(last))
+            assert line["chosen on held-out"] == pytest.approx(fmean(gains))
+            assert line["chosen on test"] == pytest.approx(fmean(test_gains))
+            assert line["chosen on test"] >= max(0, line["chosen on held-out"]) - 1e-12
+
+
+def test_script(folder, tmp_path, monkeypatch, capsys):
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["analyse.py", *map(str, words)])
+        runpy.run_path(str(ROOT / "scripts" / "analyse.py"), run_name="__main__")
+
+    words = ["--budget", "smoke", "--runs", folder, "--output", tmp_path / "out"]
+    run(TABLE, *words)
+    table = pd.read_csv(tmp_path / "out" / f"{TABLE}-smoke-variance.csv")
+    assert table[["loss", "setting", "seed"]].sum(axis=1).tolist() == pytest.approx([1], abs=1e-5)
+    assert "chosen on test" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"first python scripts/tune\.py coco"):
+        run("coco_mlc_ranking_resnet101", *words)
+    with pytest.raises(SystemExit, match="no measure 'speed'"):
+        run(TABLE, *words, "--measures", "speed")

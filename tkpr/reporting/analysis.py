@@ -1,0 +1,127 @@
+"""What decides a table: the loss, its settings, or chance; and what choosing epochs would add."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tkpr.metrics import lower_is_better
+from tkpr.reporting.rows import Run, variants
+from tkpr.training.selection import best_epoch, first_main_epoch
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Variances of a measure, and how many runs they come from.
+
+    Attributes:
+        loss: between the means of the rows, less what the seeds leave in them.
+        setting: within a row, between the settings of its search.
+        seed: within a row and setting, between seeds.
+        rows: rows with final runs.
+        searched: runs of the searches.
+    """
+
+    loss: float
+    setting: float
+    seed: float
+    rows: int
+    searched: int
+
+    def share(self, part: str) -> float:
+        """The share of one of the three variances in their sum."""
+        total = self.loss + self.setting + self.seed
+        return getattr(self, part) / total if total else float("nan")
+
+
+def variance_shares(runs: Sequence[Run], measure: str = "mAP@3") -> Shares:
+    r"""Split the variance of a measure into loss, setting and seed.
+
+    The final runs give two of them, the runs of the search on held-out images the third:
+
+    .. math::
+        \sigma^2_{seed} = \overline{s_r^2}, \quad
+        \sigma^2_{loss} = \max(0, s^2(\bar m_r) - \sigma^2_{seed} / n), \quad
+        \sigma^2_{setting} = \overline{s^2_{search, r}}
+
+    with r the rows, s^2 a variance divided by n - 1, and n the harmonic mean of the seeds per row.
+
+    Args:
+        runs: of one table at one budget, final ones with two seeds or more, and searches.
+        measure: which measure.
+    """
+    final = _by_row([run for run in runs if not run.held_out], measure)
+    search = _by_row([run for run in runs if run.held_out], measure)
+    repeated = [values for values in final.values() if len(values) > 1]
+    searched = [values for values in search.values() if len(values) > 1]
+    if len(final) < 2 or not repeated or not searched:
+        raise ValueError(
+            "an analysis of variance needs two rows with two seeds each, and a search with two "
+            "settings or more: see scripts/tune.py"
+        )
+    seed = float(np.mean([np.var(values, ddof=1) for values in repeated]))
+    seeds = len(final) / sum(1 / len(values) for values in final.values())
+    between = float(np.var([np.mean(values) for values in final.values()], ddof=1))
+    setting = float(np.mean([np.var(values, ddof=1) for values in searched]))
+    count = sum(len(values) for values in searched)
+    return Shares(max(0.0, between - seed / seeds), setting, seed, len(final), count)
+
+
+def _by_row(runs: Sequence[Run], measure: str) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        found.setdefault(run.row or "", []).append(run.metrics[measure])
+    return found
+
+
+def epoch_choice(runs: Sequence[Run], measures: Sequence[str] = ("mAP@3",)) -> pd.DataFrame:
+    """What it would add to report the best epoch of each measure instead of the last one.
+
+    An analysis, never a result: choosing on the test set is not allowed, and choosing per measure
+    reports several models as one.
+
+    Args:
+        runs: of one table at one budget, final and searched ones.
+        measures: which measures.
+
+    Returns:
+        A line per row and measure: the value after the last epoch, and the gains (positive is
+        better) by the epoch that is best on the held-out images, NaN without a run on them, and by
+        the one that is best on the test set; averaged over the seeds.
+    """
+    lines = []
+    for group in variants(run for run in runs if not run.held_out):
+        searched = [run for run in runs if run.held_out and _same_but_split(run, group[0])]
+        for measure in measures:
+            sign = -1 if lower_is_better(measure) else 1
+            last, on_test, on_held_out = [], [], []
+            for run in group:
+                history, skip = run.history(), first_main_epoch(run.config)
+                values = [row[measure] for row in history]
+                last.append(values[-1])
+                best = best_epoch(history, measure, skip=skip)
+                on_test.append(sign * (values[best - 1] - values[-1]))
+                for other in searched[:1]:
+                    chosen = best_epoch(other.history(), measure, skip=skip)
+                    chosen = min(chosen, len(values))
+                    on_held_out.append(sign * (values[chosen - 1] - values[-1]))
+            lines.append(
+                {
+                    "row": group[0].row,
+                    "measure": measure,
+                    "last epoch": np.mean(last),
+                    "chosen on held-out": np.mean(on_held_out) if on_held_out else np.nan,
+                    "chosen on test": np.mean(on_test),
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def _same_but_split(run: Run, other: Run) -> bool:
+    """Whether two runs differ in the held-out part only."""
+    one, two = (
+        {key: value for key, value in each.settings.items() if key != "split.holdout"}
+        for each in (run, other)
+    )
+    return one == two
