@@ -61,6 +61,6 @@ def write_run(root, row, *, skill, seed=0, targets=None, table="", budget="smoke
         ids=np.array([f"image-{i:03}" for i in range(len(targets))]),
         class_names=np.array([f"class {i}" for i in range(targets.shape[1])]),
     )
-    told = {"metrics": metrics, "config": config, "seconds": 1.5, "seed": seed}
-    records.write(folder / "metrics.json", told)
-    return told | {"folder": folder, "logits": part, "targets": targets}
+    record = {"metrics": metrics, "config": config, "seconds": 1.5, "seed": seed}
+    records.write(folder / "metrics.json", record)
+    return record | {"folder": folder, "logits": part, "targets": targets}

@@ -1,6 +1,5 @@
 """Settings are chosen on held-out images, for every row by the same grid."""
 
-import json
 import runpy
 import shlex
 import subprocess
@@ -13,6 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.fake_runs import write_run
+from tkpr import records
 from tkpr.config import experiment_settings
 from tkpr.reporting.rows import load_runs
 from tkpr.reporting.search import at_an_edge, chosen_words, matching, ranked, winner
@@ -290,6 +290,6 @@ def test_a_composed_row_knows_its_finished_search(tmp_path):
     one = write_run(tmp_path / "new", "TKPR_a2", skill=1)
     folder.parent.mkdir(parents=True)
     one["folder"].rename(folder)
-    record = json.loads((folder / "metrics.json").read_text()) | {"config": stored | {"seed": 0}}
-    (folder / "metrics.json").write_text(json.dumps(record))
+    record = records.read(folder / "metrics.json") | {"config": stored | {"seed": 0}}
+    records.write(folder / "metrics.json", record)
     assert chosen(row, tmp_path, grid={"loss.k": ["3"]}) == ["loss.k=3"]

@@ -1,7 +1,6 @@
 """Runs are collected into the right rows, and averaged and marked rightly."""
 
 import hashlib
-import json
 import statistics
 from itertools import product
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 from tests.fake_runs import write_run
+from tkpr import records
 from tkpr.losses import TKPR
 from tkpr.metrics import measure_names
 from tkpr.reporting.paper_numbers import PAPER, oddities, paper_efficiency, paper_table, table_names
@@ -118,7 +118,10 @@ def test_folders_that_hold_nothing_readable(tmp_path):
     with pytest.raises(FileNotFoundError, match="train something first"):
         load_runs(tmp_path / "runs")
     (tmp_path / "metrics.json").write_text('{"metrics": {}}')
-    with pytest.raises(ValueError, match=r"metrics.json was not written by train.py"):
+    with pytest.raises(ValueError, match=r"metrics.json is damaged \(it was not written by train"):
+        load_runs(tmp_path)
+    records.write(tmp_path / "metrics.json", {"metrics": {}})
+    with pytest.raises(ValueError, match=r"was not written by train.py: it has no 'config'"):
         load_runs(tmp_path)
 
 
@@ -285,7 +288,7 @@ def test_runs_of_other_data_are_not_averaged(tmp_path, key, changed):
         record = write_run(tmp_path, "L_rank", table=TABLE, skill=1, seed=seed)
         kept = {name: record[name] for name in ("metrics", "config", "seconds", "seed")}
         kept |= origin | (changed if seed else {})
-        (record["folder"] / "metrics.json").write_text(json.dumps(kept))
+        records.write(record["folder"] / "metrics.json", kept)
     with pytest.raises(ValueError, match=rf"seed=0 and .*seed=1 do not belong .* their {key} diff"):
         group_rows(load_runs(tmp_path), ["L_rank"])
     with pytest.raises(ValueError, match=f"their {key} differ"):
@@ -298,13 +301,13 @@ def test_rows_of_other_labels_are_not_put_side_by_side(tmp_path):
         record = write_run(tmp_path, row, table=TABLE, skill=1, split__limit=limit)
         kept = {name: record[name] for name in ("metrics", "config", "seconds", "seed")}
         kept |= {"counts": {"train_checksum": sum_}, "fingerprint": sum_}
-        (record["folder"] / "metrics.json").write_text(json.dumps(kept))
+        records.write(record["folder"] / "metrics.json", kept)
     with pytest.raises(ValueError, match="their train_checksum differ"):
         group_rows(load_runs(tmp_path), [])
     kept["config"]["split"]["limit"] = 10
-    (record["folder"] / "metrics.json").write_text(json.dumps(kept))
+    records.write(record["folder"] / "metrics.json", kept)
     assert list(group_rows(load_runs(tmp_path), [])) == ["L_rank", "TKPR_a2"]
     kept["config"]["split"]["limit"] = None
     kept["counts"]["train_checksum"] = "a"
-    (record["folder"] / "metrics.json").write_text(json.dumps(kept))
+    records.write(record["folder"] / "metrics.json", kept)
     assert list(group_rows(load_runs(tmp_path), [])) == ["L_rank", "TKPR_a2"]

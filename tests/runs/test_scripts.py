@@ -217,7 +217,7 @@ def test_best_names_the_winner_and_its_command(
         config = {"split": {"holdout": 0.2}, "loss": 1, "warmup": 2}
         config["trainer"] = {"warmup_epochs": 1, "patience": patience}
         stored = {"config": config, "overrides": overrides, "metrics": {}, "seconds": 1}
-        (folder / "metrics.json").write_text(json.dumps(stored))
+        records.write(folder / "metrics.json", stored)
         lines = zip(range(1, 4), measures.split(), losses.split(), strict=True)
         text = "".join(f"{epoch},{value},{loss}\n" for epoch, value, loss in lines)
         (folder / "metrics.csv").write_text(f"epoch,mAP@3,train_loss\n{text}")

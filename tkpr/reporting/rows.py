@@ -1,7 +1,5 @@
 """Finished runs as rows of a table: grouped by settings, averaged over seeds, ranked."""
 
-import csv
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from tkpr import records
 from tkpr.config import experiment_settings
 from tkpr.metrics import lower_is_better, measure_names
 from tkpr.reporting.paper_numbers import paper_table, table_names
@@ -59,22 +58,7 @@ class Run:
 
     def history(self) -> list[dict[str, float]]:
         """The rows of its metrics.csv, one per epoch."""
-        file = self.folder / "metrics.csv"
-        if not file.is_file():
-            raise FileNotFoundError(f"no {file}: the run has no record of its epochs")
-        try:
-            with file.open(newline="") as lines:
-                table = [
-                    {name: float(value) for name, value in row.items()}
-                    for row in csv.DictReader(lines)
-                ]
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{file} is damaged ({error}): delete the run and repeat it"
-            ) from error
-        if not table:
-            raise ValueError(f"{file} is empty: delete the run and repeat it")
-        return table
+        return records.read_history(self.folder)
 
 
 def load_runs(root: Path) -> list[Run]:
@@ -88,7 +72,7 @@ def load_runs(root: Path) -> list[Run]:
     runs = []
     for file in sorted(root.rglob("metrics.json")):
         try:
-            record = json.loads(file.read_text())
+            record = records.read(file)
             run = Run(
                 folder=file.parent,
                 config=record["config"],
@@ -102,8 +86,8 @@ def load_runs(root: Path) -> list[Run]:
                 },
             )
             runs.append(run)
-        except (ValueError, KeyError) as error:
-            raise ValueError(f"{file} was not written by train.py: {error!r}") from error
+        except KeyError as error:
+            raise ValueError(f"{file} was not written by train.py: it has no {error}") from error
     return runs
 
 
