@@ -1,9 +1,10 @@
 """The k largest scores against torch's own."""
 
+import numpy as np
 import pytest
 import torch
 
-from tkpr.ranking import largest
+from tkpr.ranking import alpha_weight, largest
 
 
 @pytest.mark.parametrize("num_rows", [7, 400, 1400])  # from 2**13 scores on NumPy searches
@@ -32,3 +33,15 @@ def test_largest_puts_nan_first_as_topk_does(num_classes):
     assert values.isnan().sum(1).nonzero().flatten().tolist() == [3, 500]
     expected = scores.topk(5).values
     assert torch.equal(values.nan_to_num(9).sort(descending=True).values, expected.nan_to_num(9))
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("num_relevant", [0, 1, 2, 3, 5, 9])
+def test_alpha_weights_of_numbers_and_tensors(num_relevant, k):
+    """Prop. 2: 1, N_K, and the sum of the K - i + 1 of the first N_K positions i."""
+    n_k = min(max(num_relevant, 1), k)
+    expected = {1: 1, 2: n_k, 3: sum(k - i + 1 for i in range(1, n_k + 1))}
+    for alpha, weight in expected.items():
+        assert alpha_weight(num_relevant, alpha=alpha, k=k) == weight
+        assert alpha_weight(torch.tensor([num_relevant]), alpha=alpha, k=k).tolist() == [weight]
+        assert alpha_weight(np.array([num_relevant]), alpha=alpha, k=k).tolist() == [weight]

@@ -179,6 +179,7 @@ def test_grad_mode_and_inputs_are_left_alone(name, enabled):
         (lambda s, y, i: (s, y[:, :1], i), r"shape of logits, \(5, 9\); got \(5, 1\)"),
         (lambda s, y, i: (s[:0], y[:0], i[:0]), r"not empty; got \(0, 9\)"),
         (lambda s, y, i: (s[0], y[0], i[:1]), r"logits must be \[B, C\]"),
+        (lambda s, y, i: (s.long(), y, i), r"logits must be floating point; got torch.int64"),
     ],
 )
 def test_bad_batches_get_one_sentence(name, change, message):
