@@ -278,6 +278,15 @@ def test_a_loss_that_is_not_finite_leaves_the_last_good_checkpoint(tmp_path, mon
     assert results["epochs"] == 3
 
 
+@pytest.mark.parametrize("clip", [[], ["trainer.clip_norm=1"]], ids=["free", "clipped"])
+def test_an_infinite_gradient_of_a_finite_loss_stops_the_run(clip, tmp_path, monkeypatch):
+    """The root of 0 has an infinite slope; clipping asks no device whether the norm is finite."""
+    monkeypatch.setattr(TKPR, "forward", lambda self, logits, *_: (logits * 0).sqrt().sum())
+    with pytest.raises(FloatingPointError, match="the loss is nan in epoch 1, step 2"):
+        train(*SMALL, "trainer.warmup_epochs=0", *clip, folder=tmp_path)
+    assert not checkpoint.path(tmp_path).exists()
+
+
 @pytest.mark.parametrize(
     ("what", "name"),
     [

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -68,13 +69,54 @@ def to_device(
         finish: converts pixels (:class:`tkpr.data.assemble.TrainingData`).
         channels_last: the memory layout of images.
     """
-    for batch in without_worker_traceback(batches):
-        inputs, targets, index = fabric.to_device(batch)
+    for inputs, targets, index in prefetch(without_worker_traceback(batches), fabric):
         if len(index):
             inputs = finish(inputs)
         if isinstance(inputs, Tensor) and inputs.ndim == 4 and not channels_last:
             inputs = inputs.contiguous()
         yield inputs, targets, index
+
+
+def prefetch(batches: Iterable[Any], fabric: Fabric) -> Iterator[Any]:
+    """Move batches to the device; to a GPU, each while the one before is in use.
+
+    The copy from pinned memory runs on a stream of its own, so the GPU computes meanwhile.
+
+    Args:
+        batches: on the host, in pinned memory.
+        fabric: launched.
+    """
+    if fabric.device.type != "cuda":
+        yield from map(fabric.to_device, batches)
+        return
+    stream = torch.cuda.Stream(fabric.device)
+
+    def copy(batch: Any) -> Any:
+        with torch.cuda.stream(stream):
+            return fabric.to_device(batch)
+
+    ahead = None
+    for batch in batches:
+        ready, ahead = ahead, copy(batch)
+        if ready is not None:
+            yield ready
+        current = torch.cuda.current_stream(fabric.device)
+        current.wait_stream(stream)
+        for part in ahead:
+            record_stream(part, current)
+    if ahead is not None:
+        yield ahead
+
+
+def record_stream(part: Any, stream: torch.cuda.Stream) -> None:
+    """Keep the memory of a tensor, or of several, until a stream has used it."""
+    if isinstance(part, LabelLists):
+        part = (part.rows, part.columns)
+    if isinstance(part, tuple):
+        for one in part:
+            record_stream(one, stream)
+    else:
+        part.record_stream(stream)
 
 
 @contextlib.contextmanager

@@ -17,14 +17,39 @@ if TYPE_CHECKING:
     from tkpr.training.trainer import Trainer
 
 
-def read_loss(loss: Tensor, logits: Tensor) -> tuple[float, bool]:
-    """Return the value of a loss and whether it and the logits are finite.
+class LossReading:
+    """The value of a loss, and whether it and the logits are finite, without a host sync.
 
-    >>> read_loss(torch.tensor(0.5), torch.tensor([[1.0, torch.nan]]))
+    The check runs on the device, right after the forward pass. A GPU copies the answer to pinned
+    memory while it computes the backward pass; :meth:`read` waits for that copy only, so the device
+    always has work queued. The weights are still those of the step when the answer is read, which
+    is what the file of :func:`raise_nonfinite` needs.
+
+    Args:
+        loss: a scalar.
+        logits: ``[B, C]``.
+
+    >>> LossReading(torch.tensor(0.5), torch.tensor([[1.0, torch.nan]])).read()
     (0.5, False)
     """
-    value, whole = torch.stack((loss.detach(), logits.isfinite().all())).tolist()
-    return value, bool(whole) and math.isfinite(value)
+
+    def __init__(self, loss: Tensor, logits: Tensor) -> None:
+        answer = torch.stack((loss.detach(), logits.detach().isfinite().all()))
+        self.copied: torch.cuda.Event | None = None
+        if answer.is_cuda:
+            self.answer = torch.empty(2, dtype=answer.dtype, pin_memory=True)
+            self.answer.copy_(answer, non_blocking=True)
+            self.copied = torch.cuda.Event()
+            self.copied.record()
+        else:
+            self.answer = answer.cpu()
+
+    def read(self) -> tuple[float, bool]:
+        """Return the value of the loss and whether all is finite."""
+        if self.copied:
+            self.copied.synchronize()
+        value, whole = self.answer.numpy().tolist()
+        return value, bool(whole) and math.isfinite(value)
 
 
 def raise_nonfinite(

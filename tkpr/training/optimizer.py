@@ -1,12 +1,48 @@
-"""Parameter groups: weight decay and learning rates."""
+"""The optimizer and its parameter groups: weight decay and learning rates."""
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
+import hydra.utils
+from omegaconf import DictConfig
 from timm.optim import param_groups_weight_decay
 from torch import nn
+from torch.optim import Optimizer
 
+from tkpr.config import build
 from tkpr.losses.protocol import LearnsFaster
+
+FUSED_ON = ("cpu", "cuda", "mps", "xpu")  # devices for which torch has fused kernels
+
+
+def build_optimizer(
+    cfg: DictConfig, groups: list[dict[str, Any]], *, fused: bool = True
+) -> Optimizer:
+    """Build the optimizer that a configuration names, fused where torch has it.
+
+    A fused optimizer updates all weights in one kernel and asks the device for no number.
+
+    Args:
+        cfg: its ``_target_`` is a class of optimizers; ``fused`` and ``foreach`` are left as set.
+        groups: of :func:`parameter_groups`.
+        fused: whether to ask for the fused kernel.
+
+    >>> from omegaconf import OmegaConf
+    >>> cfg = OmegaConf.create({"_target_": "torch.optim.SGD", "_partial_": True, "lr": 0.1})
+    >>> groups = parameter_groups(nn.Linear(2, 2), [], lr=0.1, weight_decay=0)
+    >>> build_optimizer(cfg, groups).defaults["fused"]
+    True
+    """
+    known = inspect.signature(hydra.utils.get_object(cfg._target_)).parameters
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    possible = (
+        "fused" in known
+        and not {"fused", "foreach"} & set(cfg)
+        and all(p.is_floating_point() and p.device.type in FUSED_ON for p in parameters)
+    )
+    options: dict[str, Any] = {"fused": True} if fused and possible else {}
+    return build(cfg, **options)(groups)
 
 
 def parameter_groups(

@@ -23,8 +23,8 @@ from tkpr.training import state
 from tkpr.training.collectives import all_reduce, sync_buffers
 from tkpr.training.loader import Batch, make_loader, to_device
 from tkpr.training.logbook import Logbook
-from tkpr.training.nonfinite import check_weights, raise_nonfinite, read_loss
-from tkpr.training.optimizer import parameter_groups
+from tkpr.training.nonfinite import LossReading, check_weights, raise_nonfinite
+from tkpr.training.optimizer import build_optimizer, parameter_groups
 from tkpr.training.predict import measure, predict, what_to_keep
 from tkpr.training.preemption import Preemption
 from tkpr.training.seeding import seed_everything
@@ -100,7 +100,10 @@ class Trainer:
             weight_decay=self.cfg.optimizer.weight_decay,
             head_lr_multiplier=settings.head_lr_multiplier,
         )
-        self.optimizer = cast(Any, fabric.setup_optimizers(build(self.cfg.optimizer)(groups)))
+        # a fused optimizer unscales fp16 gradients inside its step, after they would be clipped
+        fused = not (settings.precision == "16-mixed" and settings.clip_norm)
+        optimizer = build_optimizer(self.cfg.optimizer, groups, fused=fused)
+        self.optimizer = cast(Any, fabric.setup_optimizers(optimizer))
         epochs = settings.epochs - stage_one_epochs(self.module)
         steps = epochs * -(-self.steps // settings.accumulate)
         self.scheduler = build(self.cfg.scheduler)(self.optimizer.optimizer, steps)
@@ -162,8 +165,9 @@ class Trainer:
                 with fabric.no_backward_sync(model, enabled=not update):
                     logits = model(inputs)
                     loss = criterion(logits.float() / settings.temperature, targets, index)
+                    reading = LossReading(loss, logits)
                     fabric.backward(loss / settings.accumulate)
-                value, finite = read_loss(loss, logits)
+                value, finite = reading.read()
                 if not finite:
                     raise_nonfinite(self, value, inputs, targets, index, logits)
                 progress.total_loss += value
@@ -179,7 +183,12 @@ class Trainer:
     def update_weights(self) -> None:
         """One optimizer step."""
         if self.settings.clip_norm:
-            self.fabric.clip_gradients(self.model, self.optimizer, max_norm=self.settings.clip_norm)
+            self.fabric.clip_gradients(
+                self.model,
+                self.optimizer,
+                max_norm=self.settings.clip_norm,
+                error_if_nonfinite=False,  # True is a host sync; check_weights finds it
+            )
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.scheduler.step()
