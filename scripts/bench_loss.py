@@ -73,7 +73,7 @@ def make_batches(batch: int, num_classes: int, number: int) -> list[dict[str, An
 
 
 def make_losses(batch: int, num_classes: int) -> dict[str, Callable[..., Any]]:
-    """Build every loss that runs with so many classes: name -> loss of one of the batches."""
+    """Build every loss that supports this number of classes: name -> loss of one of the batches."""
     import torch
     from omegaconf import DictConfig, OmegaConf
 

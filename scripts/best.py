@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def training_words(overrides: list[str]) -> list[str]:
-    """The words of a run without those that only a search needs."""
+    """The settings of a run without the ones that only a search needs."""
     search = ("experiment=search/", "split.holdout=", "trainer.patience=", "run_dir=")
     return [word for word in overrides if not word.lstrip("+").startswith(search)]
 

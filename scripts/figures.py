@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("consistency", "ranks", "sensitivity_k", "sensitivity_warmup", "cases", "dots")
 WITHOUT_RUNS = {"fig1": "overview", "gradient": "gradient"}
-# the paper's figures: what they show, and of which table
+# the paper's figures: what they show, and the table they belong to
 FIGURES = {
     "fig2": ("consistency", "voc2007_mlc_ranking_resnet101", ("L_rank", "TKPR_a2")),
     "fig3a": ("ranks", "coco_mlc_ranking_resnet101", None),

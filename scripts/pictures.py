@@ -44,7 +44,7 @@ def main() -> None:
 def draw_tkpr(run: Path, k: int = 4) -> Figure:
     """One test image, its scores and the pairs that TKPR counts.
 
-    The image is the first one with three labels of which one is outside the top K.
+    The image is the first one with three labels, one of them outside the top K.
 
     Args:
         run: a finished run on the mosaic.

@@ -80,7 +80,7 @@ def list_runs(name: str, arguments: argparse.Namespace) -> None:
             f"{cells[1]:>18}  {state}"
         )
     unknown = any(run.images is None for run in planned if not run.why_not)
-    some = " (without those that nobody knows yet)" if unknown else ""
+    some = " (without data sets of unknown size)" if unknown else ""
     print(f"{'runs x epochs x images':<36}{total:>18,}{some}")
     command = ["python", "train.py", "-m", f"experiment={name}", *words]
     print(f"{shlex.join(command)}\n")

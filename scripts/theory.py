@@ -187,7 +187,7 @@ def draw_bayes(args: argparse.Namespace) -> None:
     )
     example = bayes.differing_optima(3, 1, 5)
     if example is None:
-        raise AssertionError("the counter-example has gone")
+        raise AssertionError("the counter-example no longer holds")
     print(f"\nSmallest disagreement, C = 3, K = 1: {example} (label set: samples of five)")
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")

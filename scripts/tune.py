@@ -5,7 +5,7 @@ in configs/) are trained on four fifths and tested on the fifth; the best is tra
 once per seed. With trainer.patience=5 every run of the search stops early, and the best is trained
 for as many epochs as it took. Values named on the command line replace those of the files. Finished
 runs are skipped, so the same command continues where it was stopped. At --budget paper the values
-are those that the paper searches (Sec. 6, App. E).
+are the ones that the paper searches (Sec. 6, App. E).
 
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features --seeds 0 1 2
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features loss.k=5 optimizer.lr=1,2

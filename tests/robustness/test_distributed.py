@@ -216,7 +216,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(method, tmp_path):
     code, said = finish(agent)
     assert code != 0
     assert time.monotonic() - begin < 28, said  # of itself: torchrun kills after 30 seconds
-    assert said.count("stopped by SIGTERM: the same command goes on from here") == 1, said
+    assert said.count("stopped by SIGTERM: the same command resumes from here") == 1, said
     assert "error: " not in said
     assert not (tmp_path / "run" / "metrics.json").exists()
     assert checkpoint.load(tmp_path / "run")["step"] > 0
@@ -257,7 +257,7 @@ def test_sigterm_in_an_evaluation(tmp_path):
     script = spoilt(tmp_path / "told.py", told)
     code, said = finish(torchrun(2, *words, f"run_dir={tmp_path / 'run'}", script=script))
     assert code != 0
-    assert said.count("stopped by SIGTERM: the same command goes on from here") == 1, said
+    assert said.count("stopped by SIGTERM: the same command resumes from here") == 1, said
     assert "error: " not in said
     state = checkpoint.load(tmp_path / "run")
     assert (state["epoch"], state["step"]) == (1, 20)
@@ -322,7 +322,7 @@ def test_a_silent_process_is_not_waited_for(tmp_path):
     errors = [line for line in said.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, said
     assert "process 0 of 2 has lost another one" in errors[0]
-    assert "the same command goes on from the last checkpoint" in errors[0]
+    assert "the same command resumes from the last checkpoint" in errors[0]
     assert not (tmp_path / "metrics.json").exists()
 
 

@@ -216,7 +216,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(untouched, tmp_path, monkeypa
         with pytest.raises(SystemExit) as stopped:
             train(*words, folder=tmp_path)
     assert stopped.value.code == 130
-    assert "stopped by Ctrl-C: the same command goes on from here" in caplog.text
+    assert "stopped by Ctrl-C: the same command resumes from here" in caplog.text
     kept = checkpoint.load(tmp_path)
     assert (kept["epoch"], kept["step"]) == (1, 3)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -384,7 +384,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
     os.killpg(process.pid, signal.SIGTERM)  # to the loader's workers as well, as Slurm does
     code, said = finish(process)
     assert code == 143, said
-    assert "stopped by SIGTERM: the same command goes on from here" in said
+    assert "stopped by SIGTERM: the same command resumes from here" in said
     assert "saved after epoch" in said
     assert "Traceback" not in said
     assert not (tmp_path / "run" / "metrics.json").exists()
@@ -404,7 +404,7 @@ def test_ctrl_c_in_a_terminal_with_loader_workers(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     code, said = finish(process)
     assert code == 130, said
-    assert said.count("stopped by Ctrl-C: the same command goes on from here") == 1, said
+    assert said.count("stopped by Ctrl-C: the same command resumes from here") == 1, said
     assert "Traceback" not in said
     assert "error" not in said
     code, said = finish(start(*words))

@@ -79,7 +79,7 @@ def _inputs(split: Split) -> Iterator[Any]:
 
 
 def _size(path: str | Path) -> int:
-    """Return the bytes of a file; -1 if there is none, as whoever reads the image says."""
+    """Return the size of a file in bytes; -1 if it is missing, which reading the image reports."""
     try:
         return os.stat(path).st_size
     except (OSError, ValueError):

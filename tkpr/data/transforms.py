@@ -319,7 +319,7 @@ def shear(pixels: np.ndarray, slope: float) -> np.ndarray:
             moved = aligned[alike[0] - top : alike[-1] - top + 1]
             left, right = (min(max(place - first, 0), width + 3) for place in (0, width))
             moved[:, left:right] = kept[:, left + first : right + first]
-            # The border goes on for the two pixels that the interpolation needs.
+            # The border is extended by the two pixels that the interpolation needs.
             moved[:, max(0, left - 2) : left] = kept[:, :1]
             moved[:, right : right + 2] = kept[:, -1:]
         strip = np.einsum(

@@ -209,7 +209,7 @@ def _read_header(path: Path, line: str) -> list[int]:
 
 
 def _check_rest(path: Path, number: int, line: str, announced: int) -> None:
-    """Refuse samples beyond those that the first line announces; a blank end is fine."""
+    """Refuse more samples than the first line announces; trailing blank lines are fine."""
     if line.strip():
         raise ValueError(
             f"{path}, line {number}: more samples than the {announced} that the first line "

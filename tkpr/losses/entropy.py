@@ -112,7 +112,7 @@ class EMAPL(nn.Module):
         self.register_buffer("labels", train_targets.to(torch.float32, copy=True))
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the loss the epoch, counted from 0."""
+        """Set the epoch, counted from 0."""
         self.epoch = epoch
 
     def wants_update(self) -> bool:

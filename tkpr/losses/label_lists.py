@@ -1,4 +1,4 @@
-"""Targets as lists of labels, for so many classes that a dense matrix of them is too large."""
+"""Targets as lists of labels, where a dense matrix over all classes would be too large."""
 
 from typing import Self
 
@@ -12,7 +12,7 @@ class LabelLists:
     Every loss takes such lists in place of dense targets. TKPR, AUTKC, RankingLoss, Univariate and
     AssumeNegative work on the lists themselves; the others make the dense matrix first. Make the
     lists on the CPU, where checking them is free, and move them with :meth:`to`: a loss on an
-    accelerator then knows their lengths without asking it.
+    accelerator then knows their lengths without a host sync.
 
     Args:
         indices: the labels of each row in any order, padded with -1, integers ``[B, P]``.

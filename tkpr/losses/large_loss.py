@@ -90,7 +90,7 @@ class LargeLoss(nn.Module):
     def set_epoch(self, epoch: int) -> None:
         """Set the clean rate of the epoch, counted from 0."""
         self.clean_rate = 1.0
-        # one subtraction per epoch, as in the original: a product rounds otherwise, and ceil shows
+        # one subtraction per epoch, as in the original: a product rounds differently
         for _ in range(epoch):
             self.clean_rate -= self.delta_rel
         self.clean_rate = max(self.clean_rate, 0.0)

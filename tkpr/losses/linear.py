@@ -1,7 +1,7 @@
-"""A linear classifier and its loss in one, for so many classes that logits [B, C] do not fit.
+"""A linear classifier fused with its loss, where logits [B, C] would not fit in memory.
 
-Both modules here own the weights of the classifier and take features. They go over the classes in
-chunks, so that no tensor of B C numbers exists.
+Both modules here own the weights of the classifier and take features. They process the classes in
+chunks, so no tensor of size B C is ever allocated.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from tkpr.ranking import on_host
 
 
 class ChunkedLinear(nn.Module):
-    """A linear classifier that goes over its classes in chunks.
+    """A linear classifier that processes its classes in chunks.
 
     Args:
         in_features: D.

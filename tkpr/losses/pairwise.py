@@ -22,7 +22,7 @@ class RankingLoss(nn.Module):
     .. math::
         L_{rank}^\ell(f, y) = \frac{1}{N M} \sum_{i \in P} \sum_{j \in N_-} \ell(s_i - s_j)
 
-    With l = -arctan, which is consistent with the ranking loss (App. E), the value lies between
+    With l = -arctan, which is consistent with the ranking loss (App. E), the value is between
     -pi/2 and pi/2 and is *negative* where the ranking is right.
 
     Args:
@@ -76,7 +76,7 @@ class RankingLoss(nn.Module):
         parts = list(zip(_slices(logits), _slices(labels * weights), strict=True))
         total = logits.new_zeros(())
         for own in parts:
-            # several slices are computed anew in the backward pass instead of held
+            # several slices are recomputed in the backward pass instead of stored
             if len(parts) == 1 or not torch.is_grad_enabled() or is_transformed():
                 total = total + self._slice(*own, logits, labels)
             else:
@@ -203,7 +203,7 @@ class MultilabelMargin(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
         logits, targets = prepare(logits, targets)
-        # torch wants the columns of the relevant labels, and -1 up to the width of the logits
+        # torch expects the columns of the relevant labels, padded with -1 to C entries
         columns = relevant_labels(targets)
         columns = F.pad(columns, (0, logits.shape[1] - columns.shape[1]), value=-1)
         loss = F.multilabel_margin_loss(logits, columns)

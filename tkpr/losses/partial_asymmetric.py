@@ -1,4 +1,4 @@
-"""P-ASL and CSL: an asymmetric loss with a third exponent for labels that nobody annotated."""
+"""P-ASL and CSL: an asymmetric loss with a third exponent for unannotated labels."""
 
 from collections.abc import Sequence
 

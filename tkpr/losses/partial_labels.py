@@ -1,10 +1,10 @@
-"""Targets of which some are unknown.
+"""Targets with unknown entries.
 
 A label is relevant, irrelevant or unknown. The third state is a type, not a number: targets with
 unknown entries are a `PartialLabels`, and a tensor of targets holds 0 and 1 alone. A loss that
-cannot tell unknown from irrelevant refuses the type on every device, without reading a value, in
-one sentence. A number (-1 or NaN) would need a look at the values, and where nobody looks, as in
-sums that count the samples of a class, it would pass for a label.
+cannot handle unknown labels rejects the type with one clear error on every device, without reading
+a value. A sentinel (-1 or NaN) would have to be looked for, and where it is not, as in sums that
+count the samples of a class, it would silently pass as a label.
 """
 
 from typing import NamedTuple, Self

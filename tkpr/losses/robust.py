@@ -1,4 +1,4 @@
-"""Losses that bear missing labels (Zhang et al., arXiv 2112.07368): Hill and SPLC."""
+"""Losses robust to missing labels (Zhang et al., arXiv 2112.07368): Hill and SPLC."""
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +95,7 @@ class SPLC(nn.Module):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch (0-based) the next batches belong to."""
+        """Set the epoch, counted from 0."""
         self.epoch = epoch
 
     def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:

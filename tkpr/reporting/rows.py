@@ -262,7 +262,7 @@ def places(values: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_competitors(values: pd.DataFrame) -> pd.Series:
-    """The row that is best on each measure among those that are not TKPR; NaN if none was run."""
+    """The best row other than TKPR on each measure; NaN if none was run."""
     theirs = values[[not is_ours(str(name)) for name in values.index]]
     best = {
         name: (column.idxmin() if lower_is_better(str(name)) else column.idxmax())

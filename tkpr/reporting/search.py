@@ -84,7 +84,7 @@ def matching(
         row: of a table.
         grid: the values searched, by setting.
         runs: finished runs.
-        held_out: runs of the search; otherwise those that the search has led to.
+        held_out: runs of the search; otherwise the final runs with the chosen settings.
     """
     expected = row.settings | ({"split.holdout": HOLDOUT} if held_out else {})
     if not held_out:

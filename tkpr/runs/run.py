@@ -98,7 +98,7 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
 
 
 def launch(cfg: DictConfig) -> Fabric:
-    """Start the processes of a run, or join those that torchrun or Slurm has started."""
+    """Start the processes of a run, or join the ones started by torchrun or Slurm."""
     devices, nodes = cfg.trainer.devices, cfg.trainer.num_nodes
     if TorchElasticEnvironment.detect():  # torchrun knows how many it has started
         devices, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
@@ -123,7 +123,7 @@ def launch(cfg: DictConfig) -> Fabric:
             f"possible on this machine: {str(error).strip().splitlines()[0]}"
         ) from error
     fabric.launch()
-    if not fabric.is_global_zero:  # one process tells what all of them do; errors are told by each
+    if not fabric.is_global_zero:  # only rank 0 logs; every rank logs errors
         logging.getLogger("tkpr").setLevel(logging.ERROR)
     return fabric
 
@@ -142,7 +142,7 @@ def explain_lost_ranks(fabric: Fabric) -> Iterator[None]:
         raise ConnectionError(
             f"process {fabric.global_rank} of {fabric.world_size} has lost another one "
             f"({str(error).strip().splitlines()[0]}): see that one's message; the same command "
-            "goes on from the last checkpoint"
+            "resumes from the last checkpoint"
         ) from error
 
 
@@ -291,7 +291,7 @@ def commit() -> str | None:
             text=True,
             check=True,
         )
-    except (OSError, subprocess.CalledProcessError):  # not a checkout, or no git: nothing to tell
+    except (OSError, subprocess.CalledProcessError):  # not a checkout, or no git
         return None
     return done.stdout.strip()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-# what a user can mend; any other exception is a bug and shows its traceback
+# errors a user can fix; any other exception is a bug and shows its traceback
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
 
 
@@ -38,7 +38,7 @@ def set_up(*, log_to: TextIO) -> None:
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Exit with one line on stderr for errors that a user can mend.
+    """Exit with one line on stderr for errors that a user can fix.
 
     With ``TKPR_TRACEBACK=1`` in the environment they are raised as they are.
     """

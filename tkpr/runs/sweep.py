@@ -1,4 +1,4 @@
-"""What train.py does: one run, or a sweep of which one failed run does not stop the others."""
+"""What train.py does: one run, or a sweep in which a failed run does not stop the others."""
 
 import json
 import logging

@@ -127,7 +127,7 @@ def explain_dead_worker() -> Iterator[None]:
     ...     raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
     Traceback (most recent call last):
     ChildProcessError: DataLoader worker (pid 7) is killed by signal: Killed; out of memory is the
-    usual cause: lower trainer.num_workers or trainer.batch_size; the same command goes on from the
+    usual cause: lower trainer.num_workers or trainer.batch_size; the same command resumes from the
     last checkpoint
     """
     try:
@@ -137,7 +137,7 @@ def explain_dead_worker() -> Iterator[None]:
             raise
         raise ChildProcessError(
             f"{str(error).strip().splitlines()[0].rstrip('. ')}; out of memory is the usual cause: "
-            "lower trainer.num_workers or trainer.batch_size; the same command goes on from the "
+            "lower trainer.num_workers or trainer.batch_size; the same command resumes from the "
             "last checkpoint"
         ) from error
 

@@ -102,7 +102,7 @@ def measure(data: TrainingData, outputs: Tensor, ks: Sequence[int]) -> dict[str,
     """Return the measures of what was kept for the test set.
 
     Args:
-        data: of which the test set was predicted.
+        data: the data whose test set was predicted.
         outputs: of :func:`predict` with the options of :func:`what_to_keep`.
         ks: the cut-offs K.
     """

@@ -198,7 +198,7 @@ class Trainer:
     # what the loop calls
 
     def training_batches(self) -> Iterator[Batch]:
-        """Yield the batches of an epoch, counted, without those that no image can be read of."""
+        """Yield and count the batches of an epoch, skipping batches without a readable image."""
         progress, channels_last = self.progress, self.settings.channels_last
         for batch in to_device(
             self.loader, self.fabric, self.data.finish, channels_last=channels_last
@@ -289,7 +289,7 @@ class Trainer:
             log.info("saved after epoch %d, step %d", progress.epoch, progress.step)
         if stop:
             name = "Ctrl-C" if stop == signal.SIGINT else signal.Signals(stop).name
-            log.info("stopped by %s: the same command goes on from here", name)
+            log.info("stopped by %s: the same command resumes from here", name)
             raise SystemExit(128 + stop)
 
     def stops_early(self) -> bool:

@@ -1,6 +1,6 @@
 """Fig. 8 and 9: images with their labels and the top labels of several methods.
 
-The rule, so that nobody picks by hand: the gain of an image is TKPR^{alpha_2}@5 of the TKPR row
+Images are chosen by a rule, not by hand: the gain of an image is TKPR^{alpha_2}@5 of the TKPR row
 (alpha_2 where there are several) minus the highest value among the competitors. The images with the
 largest gain are shown, those with more labels first among equals, then in the order of their ids.
 With ``losses=True`` it is the smallest gain instead. The shares of images with a gain and with a
