@@ -53,6 +53,10 @@ def main() -> None:
     first, swept = split_sweep(arguments.overrides)
     if "seed" in swept or not arguments.seeds:
         raise ValueError("name several seeds with --seeds, which the final runs have")
+    for word in first:  # not every row has every setting of a loss: a search of one value
+        key, _, value = word.partition("=")
+        if key.startswith("loss."):
+            swept.setdefault(key, [value])
     fixed = [word for word in first if word.partition("=")[0] not in swept]
     words = [f"budget={arguments.budget}", *fixed]
     planned = plan(ROOT / "configs", arguments.table, words, search=swept)

@@ -64,6 +64,13 @@ def test_settings_after_a_list_are_settings(monkeypatch, capsys):
     assert line[-1] == "trainer.warmup_epochs=1,3"
 
 
+def test_a_setting_of_one_loss_is_not_asked_of_the_others(monkeypatch, capsys):
+    words = [TABLE, "--budget", "smoke", "--methods", "rank", "tkpr_a2", "loss.k=4"]
+    rank, tkpr = commands(monkeypatch, capsys, *words)
+    assert "loss.k=4" in tkpr
+    assert not [word for word in rank if word.startswith("loss.k")]
+
+
 def planned(settings=None, **options):
     """A row of a table."""
     known = {"method": "tkpr_a2", "row": "TKPR_a2", "runs": 1, "epochs": 80, "images": 100}

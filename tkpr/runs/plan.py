@@ -163,11 +163,14 @@ def _row(
     words: Sequence[str], method: str, runs: int, search: Mapping[str, Sequence[str]] | None
 ) -> PlannedRun:
     """Compose the configuration of a row and read off what it takes."""
+    from tkpr.runs.settle import settle  # loads timm, which listing budgets does not need
+
     words = [word for word in words if not word.startswith("method=")]
     cfg = hydra.compose("train", [*words, f"method={method}"], return_hydra_config=True)
     trainer = cfg.trainer
     aside = ("hydra", "run_dir", "plan")
     plain = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in aside])
+    settle(plain)  # as a run does before it stores its settings
     return PlannedRun(
         method,
         cfg.row,
