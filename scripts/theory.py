@@ -2,6 +2,7 @@
 
 python scripts/theory.py                    all subjects
 python scripts/theory.py consistency        one of them
+python scripts/theory.py comparison         the paper's Tab. 2
 python scripts/theory.py generalisation --histogram 0 700 200 80 20
 
 Figures go to --out as PDF and PNG. What holds, what holds under a condition and what looks like a
@@ -394,12 +395,35 @@ def draw_generalisation(args: argparse.Namespace) -> None:
     save(figure, args.out, "generalisation")
 
 
+def show_comparison(args: argparse.Namespace) -> None:
+    """Tab. 2: the losses as the paper compares them, and the terms that each one sums."""
+    classes, labels, k = 80, 3, 10
+    pairs, points, top = labels * (classes - labels), classes, labels * (k + 1)
+    rows = [
+        # loss, generalisation, consistent, complexity, usable with missing labels, terms
+        ("L_rank", "sqrt(C / N)", "no", "C^2", "no", "|P| (C - |P|)", pairs),
+        ("L_u1", "sqrt(C^2 / N)", "no", "C", "no", "C", points),
+        ("L_u2", "sqrt(C^2 / N)", "yes", "C", "no", "C", points),
+        ("L_u3", "sqrt(C / N)", "no", "C", "no", "C", points),
+        ("L_u4", "sqrt(C^2 / N)", "no", "C", "no", "C", points),
+        ("TKPR", "sqrt(C / (N e^lambda))", "yes", "C K", "yes", "|P| (K + 1)", top),
+    ]
+    heads = ["loss", "generalisation", "consistent", "complexity", "missing labels"]
+    heads += ["terms per image", f"C = {classes}, |P| = {labels}, K = {k}"]
+    show(
+        "As printed in the paper, O(.) left out; counted here: the last two columns",
+        [dict(zip(heads, row, strict=True)) for row in rows],
+    )
+    print("\nUnder which conditions this holds: docs/theory.md; computed by the other subjects.")
+
+
 SUBJECTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "discriminancy": draw_discriminancy,
     "bounds": draw_bounds,
     "bayes": draw_bayes,
     "consistency": draw_consistency,
     "generalisation": draw_generalisation,
+    "comparison": show_comparison,
 }
 
 

@@ -31,6 +31,18 @@ def test_each_subject_prints_a_table_and_writes_its_figure(
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_comparison_of_the_losses_is_that_of_the_paper(tmp_path, monkeypatch, capsys):
+    run(monkeypatch, "comparison", "--out", tmp_path)
+    lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    for loss, consistent, terms in (
+        ("L_rank", "no", 231),
+        ("L_u2", "yes", 80),
+        ("TKPR", "yes", 33),
+    ):
+        assert consistent in lines[loss]
+        assert lines[loss][-1] == str(terms)
+
+
 @pytest.mark.slow
 def test_own_histogram(tmp_path, monkeypatch, capsys):
     run(monkeypatch, "generalisation", "--out", tmp_path, "--histogram", 0, 400, 200, 100)
