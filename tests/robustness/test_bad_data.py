@@ -323,7 +323,10 @@ def test_weights_that_are_not_finite_never_reach_a_checkpoint(what, name, tmp_pa
     [
         (["loss.k=4"], r"loss does not fit the data set: k \+ 1 may not exceed .* 4; got k = 4"),
         (["loss@warmup=tkml"], "warmup does not fit the data set: k .* got k = 5"),
-        (["trainer.ks=[3,5]"], r"trainer.ks=\[3, 5\] asks for more labels than the 4"),
+        (
+            ["trainer.ks=[3,5]", "trainer.monitor=mAP@3"],
+            r"trainer.ks=\[3, 5\] asks for more labels than the 4",
+        ),
     ],
 )
 def test_few_classes_are_noticed_before_the_first_epoch(words, answer, photos, tmp_path):

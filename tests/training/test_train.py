@@ -380,7 +380,7 @@ def test_an_epoch_has_the_right_number_of_updates(options, updates, tmp_path):
 def test_accumulation_equals_a_larger_batch(tmp_path):
     """On a model without batch statistics, two batches of 2 make the step of one of 4."""
     settings = [*on_features(tmp_path / "data"), "trainer.epochs=2", "trainer.drop_last=true"]
-    settings += ["scheduler=constant", "optimizer=sgd"]
+    settings += ["scheduler=constant", "optimizer=sgd", "trainer.warmup_epochs=1"]
     large = ["trainer.batch_size=4", "trainer.accumulate=1"]
     small = ["trainer.batch_size=2", "trainer.accumulate=2"]
     train(*settings, *large, folder=tmp_path / "large")
@@ -403,7 +403,7 @@ def test_a_run_may_stop_before_the_epochs_that_its_schedule_is_planned_for(tmp_p
     assert [row["lr"] for row in one["history"]] == [row["lr"] for row in other["history"]]
     short = train(*SMALL, "trainer.epochs=2", "trainer.stop_after=5", folder=tmp_path / "short")
     assert short["epochs"] == 2
-    with pytest.raises(ValueError, match=r"stop_after must be at least 1, or null; got 0"):
+    with pytest.raises(ValueError, match=r"stop_after must be .* at least 1, or null; got 0"):
         train(*SMALL, "trainer.stop_after=0", folder=tmp_path / "none")
 
 
@@ -506,7 +506,7 @@ def test_help_lists_every_option_without_loading_torch(tmp_path):
     done = command("-X", "importtime", ROOT / "train.py", "--help", cwd=tmp_path)
     for name in LOSSES:
         assert f" {name} " in done.stdout
-    assert "trainer.epochs=18" in done.stdout
+    assert "trainer.epochs=20" in done.stdout
     assert "torch" not in done.stderr
 
 

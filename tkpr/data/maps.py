@@ -86,7 +86,7 @@ def read_maps(file: Path, expected: Mapping[str, Any]) -> Maps:
     """
     try:
         header = json.loads(file.with_suffix(".json").read_text())
-        array = np.load(file, mmap_mode="r")
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
         unreadable = np.array(header["unreadable"], dtype=np.int64)
     except FileNotFoundError as error:
         raise FileNotFoundError(

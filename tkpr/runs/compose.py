@@ -62,7 +62,7 @@ def choose_recipe(choices: Any, recipes: Any) -> list[str]:
     swin = "swin" in recipes and choices["model"].startswith("swin")
     recipe = recipes["swin"] if swin else recipes[choices["labels"]]
     network = NETWORKS.get(recipe, [])
-    own = AUTHORS.get(choices["loss"])
+    own = AUTHORS.get(choices.get("loss"))
     if recipes["authors"] and own:
         recipe = f"{own}_swin" if swin and own in ("asl", "hill", "ccd") else own
         if choices["loss"] == "em_apl" and choices["dataset"].startswith("voc"):
