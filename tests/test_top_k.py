@@ -115,3 +115,20 @@ def test_no_relevant_label_at_all():
         psp_at_k(nothing, nothing, torch.zeros(2), 2)
     with pytest.raises(ValueError, match="no row has the relevant labels"):
         psndcg_at_k(nothing, nothing, torch.zeros(2), 2)
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.55, 1.5), (0.5, 0.4), (0.6, 2.6), (0.0, 1.0)])
+def test_inverse_propensities_for_published_constants(a, b):
+    """1 + C (N_l + B)^-A with C = (log N - 1) (B + 1)^A, also for B below 1 (Wikipedia)."""
+    found = inverse_propensities([0, 3, 50], 100, a=a, b=b)
+    constant = (math.log(100) - 1) * (b + 1) ** a
+    assert found.tolist() == pytest.approx([1 + constant * (n + b) ** -a for n in (0, 3, 50)])
+
+
+@pytest.mark.parametrize(
+    ("counts", "size", "constants"),
+    [([[1]], 9, {}), ([1], 2, {}), ([1], 9, {"a": -0.1}), ([1], 9, {"b": 0})],
+)
+def test_propensities_that_are_undefined(counts, size, constants):
+    with pytest.raises(ValueError, match=r"must be \[C\]|at least 3|0 or more and b above 0"):
+        inverse_propensities(counts, size, **constants)
