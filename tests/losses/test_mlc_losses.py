@@ -1,5 +1,6 @@
 """ASL (and CCD's criteria), DB-Loss, Hill and SPLC against the original implementations."""
 
+import inspect
 import math
 
 import pytest
@@ -249,3 +250,17 @@ def test_asl_needs_a_positive_eps():
 def test_unknown_reduction(kind):
     with pytest.raises(ValueError, match="unknown reduction 'none': choose one of sum, mean"):
         kind(reduction="none")
+
+
+@pytest.mark.host_only
+@pytest.mark.parametrize(
+    ("kind", "published"),
+    [
+        (AsymmetricLoss, {"gamma_neg": 4, "gamma_pos": 0, "clip": 0.05, "eps": 1e-8}),
+        (Hill, {"lamb": 1.5, "margin": 1, "gamma": 2}),
+        (SPLC, {"tau": 0.6, "change_epoch": 1, "margin": 1, "gamma": 2}),
+    ],
+)
+def test_defaults_are_the_published_constants(kind, published):
+    defaults = {name: arg.default for name, arg in inspect.signature(kind).parameters.items()}
+    assert {name: defaults[name] for name in published} == published

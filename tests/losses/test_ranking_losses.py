@@ -275,3 +275,19 @@ def test_wrong_constants(make, message):
 def test_tkml_needs_more_classes_than_k():
     with pytest.raises(ValueError, match="number of classes, 4; got k = 4"):
         TKML(k=4)(torch.zeros(2, 4), torch.zeros(2, 4))
+
+
+@pytest.mark.host_only
+@pytest.mark.parametrize("weighting", ["u2", "u3", "u4"])
+def test_weights_of_few_labels_of_either_kind(weighting):
+    """A single relevant or irrelevant label makes pairs; none of a kind makes no pair."""
+    formulas = {
+        "u2": lambda n, m: (1 / (n * m), 1 / (n * m)),
+        "u3": lambda n, m: (1 / n, 1 / m),
+        "u4": lambda n, m: (1 / min(n, m), 1 / min(n, m)),
+    }
+    for n, m in [(1, 1), (1, 4), (4, 1), (2, 3), (0, 5), (5, 0)]:
+        numbers = torch.tensor([float(n)]), torch.tensor([float(m)])
+        found = [weight.item() for weight in label_weights(*numbers, weighting=weighting)]
+        expected = formulas[weighting](n, m) if n and m else (0, 0)
+        assert found == pytest.approx(expected), (n, m)
