@@ -44,7 +44,8 @@ def main() -> None:
 def draw_tkpr(run: Path, k: int = 4) -> Figure:
     """One test image, its scores and the pairs that TKPR counts.
 
-    The image is the first one with three labels, one of them outside the top K.
+    The image is the first one with three labels, two of them among the K + 1 highest scores and
+    none in second place, so that pairs are both won and lost.
 
     Args:
         run: a finished run on the mosaic.
