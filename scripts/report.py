@@ -1,5 +1,8 @@
 """Gather the tables and figures of all finished runs into one HTML page that needs no network.
 
+Runs of no table get a part each: measures, precision and recall per class, the labels most often
+confused and the most wrong images.
+
 python scripts/report.py --runs runs --output report.html
 """
 
@@ -19,14 +22,14 @@ def main() -> None:
     arguments = parser.parse_args()
 
     from tkpr import atomic
-    from tkpr.reporting.html import build_report, sections
+    from tkpr.reporting.html import alone, build_report, sections
     from tkpr.reporting.rows import load_runs
     from tkpr.runs.plan import load_budgets
 
     runs = load_runs(arguments.runs)
-    if not sections(runs):
+    if not sections(runs) and not alone(runs):
         raise FileNotFoundError(
-            f"no finished runs of a table in {arguments.runs}: first, for instance, "
+            f"no finished runs in {arguments.runs}: first, for instance, "
             "python train.py -m experiment=voc2012_mlml_ranking_resnet50 budget=smoke"
         )
     budgets = load_budgets(ROOT / "configs")

@@ -68,19 +68,6 @@ def test_every_row_is_there(page):
     assert len(ids) == len(set(ids))
 
 
-def test_runs_of_no_table_are_counted_but_not_shown(tmp_path):
-    """As python train.py method=asl dataset=csv leaves them."""
-    write_run(tmp_path, "L_rank", table=TABLE, skill=1)
-    told = write_run(tmp_path, "ASL", table="none", skill=1)
-    for key in ("table", "budget"):
-        told["config"].pop(key)
-    kept = {key: told[key] for key in ("metrics", "config", "seconds", "seed")}
-    records.write(told["folder"] / "metrics.json", kept)
-    runs = load_runs(tmp_path)
-    assert sections(runs) == [(TABLE, "smoke")]
-    assert "2 finished runs" in build_report(runs, BUDGETS)
-
-
 def test_images_on_another_machine(tmp_path):
     """Then the case study shows their ids."""
     with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
@@ -143,7 +130,7 @@ def test_script(folder, tmp_path, monkeypatch, capsys):
     run("--runs", folder, "--output", tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text().endswith("</html>\n")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SystemExit, match="no finished runs of a table"):
+    with pytest.raises(SystemExit, match="no finished runs"):
         run("--runs", tmp_path / "empty")
 
 

@@ -5,6 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -12,10 +13,12 @@ from tkpr.reporting import tables
 from tkpr.reporting.figures import cases, consistency, ranks, sensitivity
 from tkpr.reporting.figures.consistency import row_consistency
 from tkpr.reporting.formats import to_html
+from tkpr.reporting.mistakes import find_mistakes
 from tkpr.reporting.page import render
 from tkpr.reporting.paper_numbers import table_names
 from tkpr.reporting.rows import Run, is_ours, of_table, rows_in_paper_order
 from tkpr.runs.plan import Budget
+from tkpr.runs.saved_model import has_all_scores
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,8 @@ def build_report(
     """Return the page.
 
     Args:
-        runs: finished runs; those that belong to no table or sensitivity experiment are counted
-            but not shown.
+        runs: finished runs; of those that belong to no table or sensitivity experiment the page
+            shows what each gets wrong.
         budgets: what is known of them, by name.
         title: the heading.
     """
@@ -60,8 +63,25 @@ def build_report(
             build_section(runs, table, budgets.get(budget, Budget(budget)))
             for table, budget in sections(runs)
         ],
+        models=[build_model(run) for run in alone(runs)],
     )
     return str(page)
+
+
+def alone(runs: Sequence[Run]) -> list[Run]:
+    """The runs that belong to no table, with the scores of all classes."""
+    return [run for run in runs if not run.config.get("table") and has_all_scores(run.folder)]
+
+
+def build_model(run: Run) -> dict[str, Any]:
+    """Collect what one run gets wrong."""
+    mistakes = find_mistakes(run)
+    caption = (
+        "The most wrong images: a label that they do not have is ranked furthest above one that "
+        "they have. Above each its labels, below the five highest scores; right ones are ticked."
+    )
+    figure = encode(caption, mistakes.figure) if mistakes.figure else None
+    return vars(mistakes) | {"figure": figure}
 
 
 def build_section(runs: Sequence[Run], table: str, budget: Budget) -> Section:

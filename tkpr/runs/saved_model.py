@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import json
 import math
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,27 @@ def is_count(value: Any) -> bool:
     (True, False, False, False)
     """
     return type(value) is int and value > 0
+
+
+def load_decisions(folder: Path) -> tuple[float, list[float] | None]:
+    """Return temperature and thresholds of a finished run's model without building it."""
+    file = folder / "model.safetensors"
+    if not file.is_file():
+        raise FileNotFoundError(f"no {file}: {folder} is not the folder of a finished run")
+    records.check_file(file)
+    try:
+        with safe_open(file, framework="pt") as opened:
+            about = opened.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
+    known = read_about(about, file)
+    return known["temperature"], known["thresholds"]
+
+
+def has_all_scores(folder: Path) -> bool:
+    """Whether a run has stored the scores of all classes, not only the best as for sparse sets."""
+    file = folder / "predictions.npz"
+    return file.is_file() and zipfile.is_zipfile(file) and "logits" in np.load(file).files
 
 
 def load_predictions(folder: Path) -> dict[str, np.ndarray]:
