@@ -90,7 +90,7 @@ def test_evaluation_to_the_last_digit(processes, tmp_path):
 
 METHODS = {
     "role": ["loss=role", "labels=single_positive"],
-    "ll_cp": ["loss=ll_cp", "labels=single_positive", "+loss.delta_rel=0.1"],
+    "ll_cp": ["loss=ll_cp", "labels=single_positive", "loss.delta_rel=0.1"],
     "em_apl": ["loss=em_apl", "labels=single_positive", "loss.warmup_epochs=1"],
     "ccd": [
         *("model=ccd", "model.model_name=resnet18", "model.pretrained=false", "loss=ccd"),
@@ -187,7 +187,7 @@ MANY = [word for word in LONG if "train_size" not in word] + ["dataset.train_siz
 STOPPED = {
     "tkpr": ["trainer.num_workers=1", "trainer.ema_decay=0.9", "trainer.eval_weights=ema"],
     # so many corrections that the repeated sample gets some
-    "ll_cp": [*METHODS["ll_cp"][:2], "+loss.delta_rel=0.3", "trainer.warmup_epochs=0"],
+    "ll_cp": [*METHODS["ll_cp"][:2], "loss.delta_rel=0.3", "trainer.warmup_epochs=0"],
 }
 
 

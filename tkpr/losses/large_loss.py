@@ -84,7 +84,7 @@ class LargeLoss(nn.Module):
                     "give num_samples and num_classes"
                 )
             self.register_buffer(
-                "corrections", torch.zeros(num_samples, num_classes, dtype=torch.bool)
+                "corrections", torch.zeros(num_samples, num_classes, dtype=torch.uint8)
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -109,7 +109,7 @@ class LargeLoss(nn.Module):
             all_reduce_max: returns the elementwise maximum of a tensor over the processes.
         """
         if self.permanent:
-            self.corrections.copy_(all_reduce_max(self.corrections.to(torch.uint8)))
+            self.corrections.copy_(all_reduce_max(self.corrections))
 
     def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch ``[B, C]``; LL-Cp needs the samples' ``index`` ``[B]``."""
@@ -117,7 +117,7 @@ class LargeLoss(nn.Module):
         observed = targets == 1
         if self.permanent:
             index = check_index(index, len(logits), len(self.corrections))
-            observed = observed | self.corrections[index]
+            observed = observed | self.corrections[index].bool()
         positive, negative = negative_logs(logits, eps=0)
         entries = torch.where(observed, positive, negative)
         k = self.num_modified(logits.numel())
@@ -127,8 +127,8 @@ class LargeLoss(nn.Module):
         threshold = suspicion.flatten().topk(k).values[-1]
         if self.permanent and self.training and index is not None:
             kept = suspicion >= threshold if self.keep_last else suspicion > threshold
-            # a sum of truth values is their "or": no correction is lost where an index repeats
-            self.corrections.index_put_((index,), kept, accumulate=True)
+            # the maximum: no correction is lost where an index repeats
+            self.corrections.index_reduce_(0, index, kept.to(torch.uint8), "amax")
         opposite = torch.where(observed, negative, positive)
         replacement = torch.zeros_like(entries) if self.reject else opposite
         return self.reduction(torch.where(suspicion >= threshold, replacement, entries))
