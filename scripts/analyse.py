@@ -2,9 +2,11 @@
 
 Prints the shares of the variance, and what reporting the best epoch of each measure would add, as
 some public code does. Both need the runs of scripts/tune.py: final ones and those of the search.
+With --by it lists the values of a sweep instead, by the settings that were swept.
 
 python scripts/analyse.py voc2012_mlml_ranking_resnet50 --budget features
 python scripts/analyse.py coco_mlc_ranking_resnet101 --budget features --measures mAP@3 ranking_loss
+python scripts/analyse.py voc2012_mlml_decay --budget features --by optimizer.weight_decay
 """
 
 from pathlib import Path
@@ -15,12 +17,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
-    """Read the command line, print and write both analyses."""
+    """Read the command line, print and write what was asked for."""
     parser = Parser(__doc__)
-    parser.add_argument("table", help="one of the ten tables, see configs/experiment")
+    parser.add_argument("table", help="one of the tables or sweeps, see configs/experiment")
     parser.add_argument("--budget", default="paper", help="a file of configs/budget (paper)")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
     parser.add_argument("--measures", nargs="+", default=["mAP@3"], help="default: mAP@3")
+    parser.add_argument("--by", nargs="+", help="list a sweep by these settings")
     parser.add_argument("--output", type=output_folder, default="tables", help="where to write")
     arguments = parser.parse_args()
 
@@ -28,7 +31,7 @@ def main() -> None:
 
     from tkpr import atomic
     from tkpr.metrics import find_measure
-    from tkpr.reporting.analysis import epoch_choice, variance_shares
+    from tkpr.reporting.analysis import by_settings, epoch_choice, variance_shares
     from tkpr.reporting.rows import load_runs
     from tkpr.runs.plan import find_budget
 
@@ -47,18 +50,27 @@ def main() -> None:
             f"{arguments.runs}: first python scripts/tune.py {arguments.table} "
             f"--budget {arguments.budget}"
         )
-    lines = []
-    for measure in arguments.measures:
-        found = variance_shares(runs, measure)
-        parts = {part: found.share(part) for part in ("loss", "setting", "seed")}
-        lines.append({"measure": measure, **parts, "rows": found.rows, "searched": found.searched})
-    shares, choice = pd.DataFrame(lines), epoch_choice(runs, arguments.measures)
-    name = f"{arguments.table}-{arguments.budget}"
-    for kind, table in (("variance", shares), ("epoch_choice", choice)):
+    tables = {}
+    if arguments.by:
+        parts = [
+            by_settings(runs, arguments.by, measure).assign(measure=measure)
+            for measure in arguments.measures
+        ]
+        tables["sweep"] = pd.concat(parts)
+    else:
+        lines = []
+        for measure in arguments.measures:
+            found = variance_shares(runs, measure)
+            shares = {part: found.share(part) for part in ("loss", "setting", "seed")}
+            counts = {"rows": found.rows, "searched": found.searched}
+            lines.append({"measure": measure, **shares, **counts})
+        tables["variance"] = pd.DataFrame(lines)
+        tables["epoch_choice"] = epoch_choice(runs, arguments.measures)
+    for kind, table in tables.items():
         print(f"{kind}\n{table.to_string(index=False, float_format='%.4f')}\n")
-        text = table.to_csv(index=False, float_format="%.6f")
-        atomic.write(arguments.output / f"{name}-{kind}.csv", text)
-    print(f"written to {arguments.output}/{name}-variance.csv and -epoch_choice.csv")
+        file = arguments.output / f"{arguments.table}-{arguments.budget}-{kind}.csv"
+        atomic.write(file, table.to_csv(index=False, float_format="%.6f"))
+        print(f"written to {file}\n")
 
 
 if __name__ == "__main__":

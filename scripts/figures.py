@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tkpr.reporting.rows import Run
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = ("consistency", "ranks", "sensitivity_k", "sensitivity_warmup", "cases", "dots")
+KINDS = ("consistency", "ranks", "sensitivity_k", "sensitivity_warmup", "cases", "dots", "decay")
 WITHOUT_RUNS = {"fig1": "overview", "gradient": "gradient"}
 # the paper's figures: what they show, and the table they belong to
 FIGURES = {
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument(
         "--after-warmup", action="store_true", help="consistency: leave the warm-up epochs out"
     )
-    parser.add_argument("--measure", default="mAP@3", help="dots: on the x-axis (mAP@3)")
+    parser.add_argument("--measure", default="mAP@3", help="dots, decay: which (mAP@3)")
     parser.add_argument("--count", type=int, default=4, help="cases: how many images")
     parser.add_argument("--losses", action="store_true", help="cases: where TKPR does worst")
     parser.add_argument("--output", type=output_folder, default="figures", help="where to write")
@@ -91,7 +91,7 @@ def draw(
     kind: str, runs: "list[Run]", rows: Sequence[str] | None, arguments: argparse.Namespace
 ) -> "Figure":
     """Draw one kind of figure from the runs of a table."""
-    from tkpr.reporting.figures import cases, consistency, dots, ranks, sensitivity
+    from tkpr.reporting.figures import cases, consistency, decay, dots, ranks, sensitivity
 
     if kind.startswith("sensitivity_"):
         return sensitivity.draw(runs, kind.removeprefix("sensitivity_"))
@@ -100,6 +100,8 @@ def draw(
         return consistency.draw(chosen, after_warmup=arguments.after_warmup)
     if kind == "dots":
         return dots.draw(select(runs, rows), measure=arguments.measure)
+    if kind == "decay":
+        return decay.draw(runs, measure=arguments.measure)
     if kind == "ranks":
         return ranks.draw(select(runs, rows, ranks))
     found = {row: group[0] for row, group in select(runs, rows).items()}

@@ -2,19 +2,21 @@
 
 For each row: all combinations of the values that its budget, recipe and method name (plan.search
 in configs/) are trained on four fifths and tested on the fifth; the best is trained on everything,
-once per seed. With trainer.patience=5 every run of the search stops early, and the best is trained
-for as many epochs as it took. Values named on the command line replace those of the files. Finished
-runs are skipped, so the same command continues where it was stopped. At --budget paper the values
-are the ones that the paper searches (Sec. 6, App. E).
+once per seed. Where a budget names plan.tries, or --tries is given, every row gets that many of its
+combinations: half of them drawn at random, then neighbours of the best. With trainer.patience=5
+every run of the search stops early, and the best is trained for as many epochs as it took. Values
+named on the command line replace those of the files. Finished runs are skipped, so the same command
+continues where it was stopped. At --budget paper the values are the ones that the paper searches
+(Sec. 6, App. E).
 
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features --seeds 0 1 2
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features loss.k=5 optimizer.lr=1,2
+python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features --tries 12
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features --dry-run
 """
 
 import argparse
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +25,7 @@ from tkpr.runs.script import Parser, script
 
 if TYPE_CHECKING:
     from tkpr.reporting.rows import Run
+    from tkpr.reporting.search import Values
     from tkpr.runs.plan import PlannedRun
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,6 +39,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=[], help="only these rows")
     parser.add_argument("--seeds", nargs="+", default=["0", "1", "2"], help="of the final runs")
     parser.add_argument("--monitor", default="mAP@3", help="the measure that decides (mAP@3)")
+    parser.add_argument("--tries", type=int, help="combinations per row (the budget's, or all)")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
     parser.add_argument("--dry-run", action="store_true", help="print the commands of the search")
     parser.add_argument("overrides", nargs="*", help="settings for train.py, such as loss.k=3,5")
@@ -79,12 +83,14 @@ def tune(row: "PlannedRun", words: list[str], arguments: argparse.Namespace) -> 
         HOLDOUT,
         at_an_edge,
         chosen_words,
-        combinations,
+        grid_words,
         matching,
+        untried,
         winner,
     )
 
-    grid, chosen = row.search, []
+    monitor = arguments.monitor
+    grid, chosen, count = row.search, [], arguments.tries or row.tries
     for value in grid.get("trainer.warmup_epochs", []):
         if int(value) >= row.epochs:
             raise ValueError(
@@ -93,17 +99,27 @@ def tune(row: "PlannedRun", words: list[str], arguments: argparse.Namespace) -> 
             )
     final = [word for word in words if not word.startswith("trainer.patience=")]
     if grid or len(final) < len(words):
+        searching = [*words, f"split.holdout={HOLDOUT}"]
         sweep = [f"{key}={','.join(values)}" for key, values in grid.items()]
-        found = matching(row, grid, finished(row, arguments), held_out=True)
-        if arguments.dry_run or {values for values, _ in found} != set(combinations(grid)):
-            train(*words, f"split.holdout={HOLDOUT}", *sweep, dry=arguments.dry_run)
+        if arguments.dry_run:
+            train(*searching, *sweep, dry=True)
+        elif count:
+            tried: list[Values] = []
+            while settings := untried(row, grid, finished(row, arguments), monitor, count):
+                if settings == tried:  # other workers have the rest
+                    break
+                for values in settings:
+                    train_setting(*searching, *grid_words(grid, values))
+                tried = settings
+        elif untried(row, grid, finished(row, arguments), monitor):
+            train(*searching, *sweep)
     if arguments.dry_run:
         return
     if grid or len(final) < len(words):
-        best = winner(row, grid, finished(row, arguments), arguments.monitor)
+        best = winner(row, grid, finished(row, arguments), monitor, count)
         chosen = chosen_words(best, grid)
         print(
-            f"{row.method}: {' '.join(chosen)}  {arguments.monitor} {best.value:.4f} held out",
+            f"{row.method}: {' '.join(chosen)}  {monitor} {best.value:.4f} held out",
             flush=True,
         )
         for key in at_an_edge(best, grid):
@@ -125,14 +141,26 @@ def finished(row: "PlannedRun", arguments: argparse.Namespace) -> list["Run"]:
 
 
 def train(*words: str, dry: bool = False) -> None:
-    """Run train.py as a sweep, or say how."""
+    """Do what train.py does with a sweep, or say how; in this process, which spares its start."""
     print(shlex.join(["python", "train.py", "-m", *words]), flush=True)
-    if not dry:
-        subprocess.run([sys.executable, str(ROOT / "train.py"), "-m", *words], check=True)
+    if dry:
+        return
+    from tkpr.runs import sweep
+
+    given, sys.argv = sys.argv, [str(ROOT / "train.py"), "-m", *words]
+    try:
+        sweep.train(ROOT / "configs")
+    finally:
+        sys.argv = given
+
+
+def train_setting(*words: str) -> None:
+    """Do what train.py does with one run."""
+    from tkpr.runs.sweep import train_here
+
+    print(shlex.join(["python", "train.py", *words]), flush=True)
+    train_here(ROOT / "configs", words)
 
 
 if __name__ == "__main__":
-    try:
-        script(main)
-    except subprocess.CalledProcessError as error:
-        sys.exit(error.returncode)
+    script(main)

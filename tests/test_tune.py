@@ -15,7 +15,15 @@ from tests.fake_runs import write_run
 from tkpr import records
 from tkpr.config import experiment_settings
 from tkpr.reporting.rows import load_runs
-from tkpr.reporting.search import at_an_edge, chosen_words, matching, ranked, winner
+from tkpr.reporting.search import (
+    at_an_edge,
+    chosen_words,
+    matching,
+    next_settings,
+    ranked,
+    winner,
+)
+from tkpr.runs import sweep
 from tkpr.runs.plan import PlannedRun, plan
 
 ROOT = Path(__file__).parents[1]
@@ -41,13 +49,13 @@ def commands(monkeypatch, capsys, *words):
 
 
 def test_every_row_gets_the_same_grid(monkeypatch, capsys):
-    words = [TABLE, "--budget", "features", "optimizer.lr=0.1,0.01", "loss.k=3,5"]
+    words = [TABLE, "--budget", "small", "optimizer.lr=0.1,0.01", "loss.k=3,5"]
     lines = commands(monkeypatch, capsys, *words, "--methods", "rank", "u1", "tkml", "tkpr_a2")
     by_method = {line[5]: line[6:] for line in lines}
     for line in lines:
-        assert line[:5] == ["python", "train.py", "-m", f"experiment={TABLE}", "budget=features"]
+        assert line[:5] == ["python", "train.py", "-m", f"experiment={TABLE}", "budget=small"]
     both = ["split.holdout=0.2", "optimizer.lr=0.1,0.01"]
-    warmup = "trainer.warmup_epochs=2,4,8"
+    warmup = "trainer.warmup_epochs=1,2,3"
     assert by_method == {
         "method=rank": both,  # its warm-up loss is itself
         "method=u1": [*both, warmup],
@@ -119,7 +127,7 @@ def test_the_loss_gets_its_turn_in_every_search(tune, budget):
         assert max(map(int, row.search["loss.k"])) < (10 if budget == "smoke" else 20)
     late = planned(epochs=6, search={"trainer.warmup_epochs": ["2", "6"]})
     with pytest.raises(ValueError, match=r"E_w = 6 leaves none of 6 epochs to the loss of TKPR_a2"):
-        tune["tune"](late, [], Namespace())
+        tune["tune"](late, [], Namespace(monitor="mAP@3", tries=None))
 
 
 def test_what_cannot_be_searched(monkeypatch, capsys):
@@ -239,10 +247,10 @@ def test_without_early_stopping_the_last_epoch_counts(tmp_path):
 
 def test_what_is_finished_is_not_started_again(searched, tune, monkeypatch):
     started = []
-    monkeypatch.setattr(subprocess, "run", lambda words, check: started.append(words[3:]))
+    monkeypatch.setattr(sweep, "train", lambda configs: started.append(sys.argv[2:]))
     runs, row = searched
     given = {"table": TABLE, "budget": "features", "monitor": "mAP@3", "runs": runs}
-    given |= {"dry_run": False, "seeds": ["0", "1"]}
+    given |= {"dry_run": False, "seeds": ["0", "1"], "tries": None}
     tune["tune"](row, ["method=tkpr_a2"], Namespace(**given))
     last = ["method=tkpr_a2", "optimizer.lr=1e-2", "loss.k=4", "seed=0,1"]
     assert started == [last]  # the search is all there
@@ -258,8 +266,38 @@ def test_what_is_finished_is_not_started_again(searched, tune, monkeypatch):
     longer = planned(row.settings, search=GRID | {"loss.k": ["2", "4", "7"]})
     with pytest.raises(FileNotFoundError, match=r"loss\.k=7"):  # nobody trained it
         tune["tune"](longer, ["method=tkpr_a2"], Namespace(**given))
-    sweep = ["split.holdout=0.2", "optimizer.lr=1e-1,1e-2", "loss.k=2,4,7"]
-    assert started[1:] == [["method=tkpr_a2", *sweep]]
+    words = ["split.holdout=0.2", "optimizer.lr=1e-1,1e-2", "loss.k=2,4,7"]
+    assert started[1:] == [["method=tkpr_a2", *words]]
+
+
+def test_a_search_of_few_settings_climbs_to_the_best():
+    """As many runs for every row, none twice; the random half depends on the grid alone."""
+    wide = {name: list("123456789") for name in ("optimizer.lr", "loss.k", "trainer.temperature")}
+    for grid in (wide, {"optimizer.lr": list("123456789"), "loss.kind": ["a", "b"]}):
+        tried = {}
+        while settings := next_settings(grid, tried, 30):
+            assert not set(settings) & set(tried)
+            for values in settings:
+                tried[values] = -sum(abs(one - 4) for one in values if isinstance(one, float))
+        assert len(tried) == min(30, 729 if grid is wide else 18)
+        assert max(tried.values()) == 0
+    first = next_settings(wide, {}, 30)
+    assert len(first) == 15
+    assert first == next_settings(wide, {(1.0, 1.0, 1.0): 5.0}, 30)
+    assert next_settings(wide, {}, 20) == first[:10]
+
+
+def test_a_row_tries_as_many_settings_as_are_asked_for(searched, tune, monkeypatch):
+    runs, row = searched
+    started = []
+    monkeypatch.setattr(sweep, "train", lambda configs: started.append(sys.argv[2:]))
+    given = {"table": TABLE, "budget": "features", "monitor": "mAP@3", "runs": runs}
+    given |= {"dry_run": False, "seeds": ["0"], "tries": 6}
+    tune["tune"](row, ["method=tkpr_a2"], Namespace(**given))
+    assert started == [["method=tkpr_a2", "optimizer.lr=1e-2", "loss.k=4", "seed=0"]]
+    grid = GRID | {"loss.k": ["2", "4", "6", "8", "10", "12"]}
+    with pytest.raises(FileNotFoundError, match="no finished search of tkpr_a2 with"):
+        winner(row, grid, load_runs(runs), "mAP@3", 8)  # six of them are there
 
 
 @pytest.mark.slow

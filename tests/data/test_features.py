@@ -7,6 +7,7 @@ from hydra import compose, initialize_config_dir
 
 from tests.data.miniature import CONFIGS
 from tkpr.config import build
+from tkpr.data.assemble import loader
 from tkpr.data.dataset import Split
 from tkpr.data.features import FeatureDataset, load_features, save_features
 
@@ -177,3 +178,10 @@ def test_script_extracts_features_that_can_be_loaded(tmp_path, capsys):
     images = torch.from_numpy(mosaic.test.inputs)[:, None].expand(-1, 3, -1, -1)
     wanted = model(images.float() / 255).detach().numpy()
     np.testing.assert_allclose(data.test.inputs, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_in_memory_are_loaded_by_this_process():
+    split = Split(np.eye(3), np.eye(3, 2, dtype=np.uint8), ["a", "b", "c"])
+    batches = loader(FeatureDataset(split), batch_size=2, num_workers=2)
+    assert batches.num_workers == 0
+    assert [index.tolist() for *_, index in batches] == [[0, 1], [2]]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.fake_runs import write_run
-from tkpr.reporting.analysis import epoch_choice, variance_shares
+from tkpr.reporting.analysis import by_settings, epoch_choice, variance_shares
 from tkpr.reporting.rows import Run, load_runs
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +103,23 @@ def test_epochs_chosen_by_plain_loops(folder):
             assert line["chosen on test"] >= max(0, line["chosen on held-out"]) - 1e-12
 
 
+def test_values_of_a_sweep_by_its_settings():
+    runs = [
+        run_with(row, k / 10 + seed / 100, k=k, seed=seed)
+        for row in ("a", "b")
+        for k in (3, 1)
+        for seed in (0, 1, 2)
+    ]
+    runs.append(run_with("a", 99.0, k=3, holdout=0.2))  # a search is no result
+    found = by_settings(runs, ["loss.k"]).set_index(["row", "loss.k"])
+    assert list(found.index) == [("a", 1), ("a", 3), ("b", 1), ("b", 3)]
+    for (_, k), line in found.iterrows():
+        assert line["mean"] == pytest.approx(k / 10 + 0.01)
+        assert line["deviation"] == pytest.approx(0.01)
+        assert (line["lowest"], line["highest"]) == pytest.approx((k / 10, k / 10 + 0.02))
+        assert line["runs"] == 3
+
+
 def test_script(folder, tmp_path, monkeypatch, capsys):
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["analyse.py", *map(str, words)])
@@ -113,6 +130,9 @@ def test_script(folder, tmp_path, monkeypatch, capsys):
     table = pd.read_csv(tmp_path / "out" / f"{TABLE}-smoke-variance.csv")
     assert table[["loss", "setting", "seed"]].sum(axis=1).tolist() == pytest.approx([1], abs=1e-5)
     assert "chosen on test" in capsys.readouterr().out
+    run(TABLE, *words, "--by", "loss.k", "--measures", "mAP@3", "ranking_loss")
+    sweep = pd.read_csv(tmp_path / "out" / f"{TABLE}-smoke-sweep.csv")
+    assert set(sweep["measure"]) == {"mAP@3", "ranking_loss"}
     with pytest.raises(SystemExit, match=r"first python scripts/tune\.py coco"):
         run("coco_mlc_ranking_resnet101", *words)
     with pytest.raises(SystemExit, match="no measure 'speed'"):

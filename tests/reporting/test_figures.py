@@ -24,6 +24,7 @@ from tkpr.reporting.escape import for_figure
 from tkpr.reporting.figures import (
     cases,
     consistency,
+    decay,
     dots,
     gradient,
     overview,
@@ -32,7 +33,7 @@ from tkpr.reporting.figures import (
     style,
 )
 from tkpr.reporting.figures.style import save, shown
-from tkpr.reporting.rows import group_rows, load_runs
+from tkpr.reporting.rows import Run, group_rows, load_runs
 
 ROOT = Path(__file__).parents[2]
 TABLE = "voc2012_mlml_ranking_resnet50"
@@ -525,6 +526,36 @@ def test_a_dot_for_each_loss_and_seed(rows, measure):
     assert means == sorted(means, reverse=measure == "ranking_loss")  # the best on top
     assert panel.get_yticklabels()[-1].get_text() == shown("TKPR_a2")
     assert_readable(figure)
+
+
+def test_a_line_per_loss_and_kind_of_decay():
+    runs = [
+        Run(
+            Path(row),
+            {
+                "row": row,
+                "seed": seed,
+                "split": {"holdout": 0.0},
+                "optimizer": {"_target_": kind, "weight_decay": strength},
+            },
+            {"mAP@3": 0.9 + seed / 100 - (row == "Hill") * strength / 10},
+            1.0,
+        )
+        for row in ("Hill", "TKPR_a2")
+        for kind in decay.KINDS
+        for strength in (1e-4, 1e-2, 1.0)
+        for seed in (0, 1, 2)
+    ]
+    figure = decay.draw(runs)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Hill", shown("TKPR_a2")]
+    for panel in figure.axes:
+        hill, tkpr = (container.lines[0] for container in panel.containers)
+        assert hill.get_xdata().tolist() == [1e-4, 1e-2, 1.0]
+        assert hill.get_ydata().tolist() == pytest.approx([0.90999, 0.909, 0.81])
+        assert tkpr.get_ydata().tolist() == pytest.approx([0.91] * 3)
+    assert_readable(figure)
+    with pytest.raises(ValueError, match="no finished run has weight decay"):
+        decay.draw([])
 
 
 @pytest.mark.parametrize("figure", ["fig1", "gradient"])

@@ -3,7 +3,9 @@
 import pytest
 
 from tests.robustness.processes import finish, start
-from tests.short_runs import SMALL, train
+from tests.short_runs import CONFIGS, SMALL, train
+from tkpr import records
+from tkpr.runs.sweep import train_here
 
 SHORT = [*SMALL, "trainer.epochs=1", "trainer.warmup_epochs=0"]
 
@@ -45,3 +47,21 @@ def test_the_error_of_a_single_run_is_in_its_log(tmp_path):
     text = (tmp_path / "train.log").read_text()
     assert "failed: loss does not fit the data set" in text
     assert "Traceback" in text
+
+
+def test_a_run_in_this_process_is_that_of_the_command(tmp_path, monkeypatch):
+    """The same folder, words and numbers as with Hydra's launcher."""
+    monkeypatch.chdir(tmp_path)
+    words = ["experiment=voc2012_mlml_ranking_resnet50", "budget=smoke", "method=u3", *SHORT]
+    words = [word for word in words if not word.startswith(("model.", "transform."))]
+    value = train_here(CONFIGS, words)
+    (here,) = (tmp_path / "runs").rglob("metrics.json")
+    here = here.rename(tmp_path / "here.json")
+    code, said = finish(start(*words, cwd=tmp_path / "runs"))
+    assert code == 0, said
+    (there,) = (tmp_path / "runs" / "runs").rglob("metrics.json")
+    one, other = records.read(here), records.read(there)
+    assert one["metrics"] == other["metrics"]
+    assert one["metrics"]["mAP@3"] == value
+    assert sorted(one["overrides"]) == sorted(other["overrides"])
+    assert one["folder"].rpartition("runs/")[2] == other["folder"].rpartition("runs/")[2]

@@ -206,10 +206,12 @@ def loader(
         batch_size: samples per batch.
         sampler: their order; None: sequential.
         num_workers: number of worker processes, which does not change the batches; 0: load in this
-            process.
+            process, as features in memory always are.
         pin_memory: whether to copy batches to page-locked memory, for a faster transfer to a GPU.
         drop_last: whether to drop the last batch if it is smaller.
     """
+    if isinstance(dataset, FeatureDataset):  # to send rows to another process costs more
+        num_workers = 0
     return DataLoader(
         dataset,
         batch_size=batch_size,

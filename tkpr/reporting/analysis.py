@@ -118,6 +118,35 @@ def epoch_choice(runs: Sequence[Run], measures: Sequence[str] = ("mAP@3",)) -> p
     return pd.DataFrame(lines)
 
 
+def by_settings(runs: Sequence[Run], keys: Sequence[str], measure: str = "mAP@3") -> pd.DataFrame:
+    """Final values of a sweep over some settings, averaged over the seeds.
+
+    Args:
+        runs: of a sweep; those on held-out images are left out.
+        keys: the settings, such as ``optimizer.weight_decay``.
+        measure: which measure.
+
+    Returns:
+        A line per row and value of the settings: the mean, the deviation, the lowest and the
+        highest value, and the number of runs.
+    """
+    table = pd.DataFrame(
+        [
+            {
+                "row": run.row,
+                **{key: run.settings.get(key) for key in keys},
+                measure: run.metrics[measure],
+            }
+            for run in runs
+            if not run.held_out
+        ],
+        columns=["row", *keys, measure],
+    )
+    grouped = table.groupby(["row", *keys], sort=True)[measure]
+    names = {"mean": "mean", "std": "deviation", "min": "lowest", "max": "highest", "count": "runs"}
+    return grouped.agg(list(names)).rename(columns=names).reset_index()
+
+
 def _same_but_split(run: Run, other: Run) -> bool:
     """Whether two runs differ in the held-out part only."""
     one, two = (

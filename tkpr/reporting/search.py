@@ -5,6 +5,7 @@ epoch of the main loss, otherwise its last one (:func:`tkpr.training.selection.c
 """
 
 import itertools
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -102,8 +103,67 @@ def matching(
     return found
 
 
-def winner(row: PlannedRun, grid: Grid, runs: Iterable[Run], monitor: str) -> Candidate:
-    """The best of a finished search; every combination must have been run, once.
+def next_settings(grid: Grid, scores: Mapping[Values, float], count: int) -> list[Values]:
+    """What a search of ``count`` settings tries next: a random half, then the best's neighbours.
+
+    A neighbour differs in one setting, by one step of the grid. The search goes on from the best
+    setting so far, from the next one when all of its neighbours were tried, and so on.
+
+    Args:
+        grid: the values searched, by setting.
+        scores: what was tried, the higher the better.
+        count: how many settings to try altogether.
+
+    Returns:
+        Settings to try before asking again; none at the end.
+
+    Example:
+        >>> grid = {"optimizer.lr": ["1", "2", "3", "4", "5"]}
+        >>> tried = {}
+        >>> while settings := next_settings(grid, tried, 4):
+        ...     tried |= {(lr,): -abs(lr - 5) for (lr,) in settings}
+        >>> tried
+        {(3.0,): -2.0, (2.0,): -3.0, (4.0,): -1.0, (5.0,): -0.0}
+    """
+    drawn = combinations(grid)
+    random.Random(0).shuffle(drawn)
+    start = drawn if count >= len(drawn) else drawn[: count // 2]
+    if missing := [values for values in start if values not in scores]:
+        return missing
+    left = min(count, len(drawn)) - len(scores)
+    for best in sorted(scores, key=lambda values: -scores[values]):
+        near = [values for values in _neighbours(grid, best) if values not in scores]
+        if near and left > 0:
+            return near[:left]
+    return []
+
+
+def _neighbours(grid: Grid, values: Values) -> list[Values]:
+    found = []
+    for place, options in enumerate(grid.values()):
+        steps = list(map(_plain, options))
+        at = steps.index(values[place])
+        for value in steps[max(0, at - 1) : at] + steps[at + 1 : at + 2]:
+            found.append((*values[:place], value, *values[place + 1 :]))
+    return found
+
+
+def grid_words(grid: Grid, values: Values) -> list[str]:
+    """Values of a grid as words of a command.
+
+    >>> grid_words({"optimizer.lr": ["1e-3", "1e-2"]}, (0.01,))
+    ['optimizer.lr=1e-2']
+    """
+    return [
+        f"{key}={next(text for text in texts if _plain(text) == value)}"
+        for (key, texts), value in zip(grid.items(), values, strict=True)
+    ]
+
+
+def scored(
+    row: PlannedRun, grid: Grid, runs: Iterable[Run], monitor: str
+) -> dict[Values, Candidate]:
+    """The finished runs of a search, by their values of the grid.
 
     Args:
         row: of a table.
@@ -119,22 +179,53 @@ def winner(row: PlannedRun, grid: Grid, runs: Iterable[Run], monitor: str) -> Ca
                 f"delete {found[values].folder} or {run.folder}"
             )
         found[values] = run
-    wanted = combinations(grid)
-    for values in wanted:
-        if values not in found:
-            named = ", ".join(f"{key}={value}" for key, value in zip(grid, values, strict=True))
-            raise FileNotFoundError(f"no finished search of {row.method} with {named}")
-    return ranked([found[values] for values in wanted], monitor)[0]
+    return {values: candidate(run, monitor) for values, run in found.items()}
+
+
+def untried(
+    row: PlannedRun, grid: Grid, runs: Iterable[Run], monitor: str, count: int | None = None
+) -> list[Values]:
+    """The settings that a search has to try next; none when it is finished.
+
+    Args:
+        row: of a table.
+        grid: the values searched, by setting.
+        runs: finished runs.
+        monitor: the measure that decides.
+        count: how many settings to try altogether; None: all combinations.
+    """
+    sign = -1 if lower_is_better(monitor) else 1
+    found = scored(row, grid, runs, monitor)
+    scores = {values: sign * one.value for values, one in found.items()}
+    return next_settings(grid, scores, count or len(combinations(grid)))
+
+
+def winner(
+    row: PlannedRun, grid: Grid, runs: Iterable[Run], monitor: str, count: int | None = None
+) -> Candidate:
+    """The best of a finished search; each of its settings must have been run, once.
+
+    Args:
+        row: of a table.
+        grid: the values searched, by setting.
+        runs: finished runs.
+        monitor: the measure that decides.
+        count: how many settings were to be tried; None: all combinations.
+    """
+    runs = list(runs)
+    for values in untried(row, grid, runs, monitor, count):
+        named = ", ".join(f"{key}={value}" for key, value in zip(grid, values, strict=True))
+        raise FileNotFoundError(f"no finished search of {row.method} with {named}")
+    found = scored(row, grid, runs, monitor)
+    order = [found[values].run for values in combinations(grid) if values in found]
+    return ranked(order, monitor)[0]
 
 
 def chosen_words(best: Candidate, grid: Grid) -> list[str]:
     """The settings of the winner, in the words of the grid, and how long to train."""
     settings = best.run.settings
-    words = [
-        f"{key}={next(v for v in values if _plain(v) == _plain(settings.get(key)))}"
-        for key, values in grid.items()
-    ]
-    return [*words, *best.retrain_words]
+    values = tuple(_plain(settings.get(key)) for key in grid)
+    return [*grid_words(grid, values), *best.retrain_words]
 
 
 def at_an_edge(best: Candidate, grid: Grid) -> list[str]:

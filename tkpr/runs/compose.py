@@ -5,6 +5,7 @@ names its recipes (``recipes`` in its YAML), a competitor of the paper brings it
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -114,18 +115,25 @@ def resolve_words(configs: Path, words: Sequence[str], *, name: str = "train") -
     groups = [word for word in words if _is_group(word, configs)]
     if any("," in word for word in groups):
         return list(words)
-    with own_hydra(configs):
-        cfg = hydra.compose(name, groups, return_hydra_config=True)
-    choices = cfg.hydra.runtime.choices
-    if choices.recipe != "auto":
+    recipe = _recipe_words(configs, tuple(groups), name)
+    if not recipe:
         return list(words)
     named = {word.partition("=")[0] for word in words} - {"recipe"}
     found = [
         word
-        for word in [*choose_recipe(choices, cfg.recipes), "auto_recipe=true"]
+        for word in [*recipe, "auto_recipe=true"]
         if word.partition("=")[0].partition(".")[0] not in named
     ]
     return [*found, *(word for word in words if word != "recipe=auto")]
+
+
+@functools.lru_cache  # the same for all runs of a sweep
+def _recipe_words(configs: Path, groups: tuple[str, ...], name: str) -> list[str]:
+    """The words that stand for ``recipe=auto``; none where a recipe is chosen."""
+    with own_hydra(configs):
+        cfg = hydra.compose(name, list(groups), return_hydra_config=True)
+    choices = cfg.hydra.runtime.choices
+    return choose_recipe(choices, cfg.recipes) if choices.recipe == "auto" else []
 
 
 def _is_group(word: str, configs: Path) -> bool:

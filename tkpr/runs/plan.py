@@ -1,8 +1,9 @@
 """What a table takes: its runs, their epochs and images, their search; from the configuration.
 
 The node ``plan`` of a budget, recipe or method is read here and is no setting of a run:
-``plan.search`` holds the values to try, by setting; a budget also says what it is (``plan.about``)
-and which rows it cannot have (``plan.unsupported_rows``).
+``plan.search`` holds the values to try, by setting; a budget also says what it is (``plan.about``),
+how many combinations each row tries (``plan.tries``; without it all of them) and which rows it
+cannot have (``plan.unsupported_rows``).
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -84,6 +85,7 @@ class PlannedRun:
         search: the values to try for each setting of the row.
         settings: identify the experiment, to be compared with those of a finished run.
         why_not: why it cannot be run at this budget; empty where it can.
+        tries: how many combinations of the search to try; None: all.
     """
 
     method: str
@@ -94,6 +96,7 @@ class PlannedRun:
     search: dict[str, list[str]]
     settings: dict[str, Any]
     why_not: str = ""
+    tries: int | None = None
 
 
 def plan(
@@ -182,6 +185,7 @@ def _row(
             cast(dict[str, Any], OmegaConf.to_container(plain, resolve=True))
         ),
         why_not=OmegaConf.select(cfg, "plan.unsupported_rows", default={}).get(cfg.row, ""),
+        tries=OmegaConf.select(cfg, "plan.tries"),
     )
 
 

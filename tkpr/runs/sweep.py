@@ -6,17 +6,19 @@ import math
 import os
 import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
 from tkpr.runs.cli import run_main
+from tkpr.runs.compose import compose
 from tkpr.runs.explain import summary
 from tkpr.runs.folder import InUse
 from tkpr.runs.run import run, table
-from tkpr.runs.script import message
+from tkpr.runs.script import message, set_up
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,21 @@ def train(configs: Path) -> None:
             print(f"error: {len(failed)} runs failed:", *lines, sep="\n", file=sys.stderr)
     if failed:
         sys.exit(1)
+
+
+def train_here(configs: Path, words: Sequence[str]) -> float | None:
+    """Train one configuration without Hydra's launcher, which composes it six times.
+
+    Args:
+        configs: the folder of the configuration.
+        words: as on the command line.
+    """
+    set_up(log_to=sys.stdout)
+    cfg = compose(configs, words, hydra_config=True)
+    HydraConfig.instance().set_config(cfg)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return train_one(cfg)
 
 
 def train_one(cfg: DictConfig) -> float | None:
