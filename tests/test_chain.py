@@ -98,10 +98,10 @@ def test_from_training_to_the_report(tmp_path, monkeypatch, capsys):
 
     call("report.py")
     page = (tmp_path / "report.html").read_text()
-    assert set(re.findall(r'<section id="([^"]+)-smoke">', page)) == {one[0] for one in TRAINED}
+    assert set(re.findall(r"<h2>(.+), budget smoke</h2>", page)) == {one[0] for one in TRAINED}
     assert "19 finished runs" in page
     figures = {TABLE: 5, "coco_mlc_ranking_resnet101": 5, "voc2012_mlml_sensitivity": 2}
     figures |= {"voc2007_mlc_sensitivity": 1, "coco_mlc_sota_swin": 5, "nuswide_mlc_sota_swin": 5}
     for part in page.split("<section ")[1:]:
-        name = re.match(r'id="([^"]+)-smoke"', part)[1]
+        name = re.search(r"<h2>(.+), budget smoke</h2>", part)[1]
         assert part.count("data:image/png;base64,") == figures[name]

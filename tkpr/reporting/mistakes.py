@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from tkpr.data.dataset import Split
 from tkpr.decisions import class_report, confusions, probabilities
-from tkpr.metrics import title
 from tkpr.reporting.escape import for_figure
 from tkpr.reporting.figures.cases import GREEN, GREY, pictures, pixels, wrap
 from tkpr.reporting.page import render
@@ -56,7 +55,7 @@ def find_mistakes(run: Run) -> Mistakes:
         title=str(run.folder),
         measures=_table(
             ["measure", "value"],
-            [[title(name), f"{value:.4f}"] for name, value in run.metrics.items()],
+            [[name, f"{value:.4f}"] for name, value in run.metrics.items()],
         ),
         classes=_table(
             ["class", "precision", "recall", "F1", "threshold", "support"],

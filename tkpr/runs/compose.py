@@ -166,6 +166,16 @@ def loader_workers() -> int:
     return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
 
 
+def typed(overrides: Sequence[str]) -> list[str]:
+    """Return the words that the user has typed, without those that ``recipe=auto`` put before them.
+
+    >>> typed(["recipe=asl", "auto_recipe=true", "loss=asl"])
+    ['loss=asl']
+    """
+    words = list(overrides)
+    return words[words.index("auto_recipe=true") + 1 :] if "auto_recipe=true" in words else words
+
+
 def run_name(dataset: str, loss: str, overrides: Sequence[str]) -> str:
     """Name a run by its settings, so that the same command finds the same folder.
 
@@ -176,9 +186,9 @@ def run_name(dataset: str, loss: str, overrides: Sequence[str]) -> str:
     >>> run_name("coco", "asl", ["recipe=asl", "auto_recipe=true", "loss=asl"])
     'coco/asl/default'
     """
-    if "auto_recipe=true" in overrides:
-        overrides = overrides[list(overrides).index("auto_recipe=true") + 1 :]  # the user's own
-    settings = sorted(text for text in overrides if _names_run(text.lstrip("+~").split("=")[0]))
+    settings = sorted(
+        text for text in typed(overrides) if _names_run(text.lstrip("+~").split("=")[0])
+    )
     name = re.sub(r"[^\w.,=@+-]+", "_", ",".join(settings))
     if len(name) > 120:
         name = f"{name[:100]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from lightning_fabric import Fabric
@@ -20,6 +22,7 @@ from lightning_fabric.plugins.environments import TorchElasticEnvironment
 from lightning_fabric.strategies import DDPStrategy
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from tkpr import atomic, records
 from tkpr.config import build, build_dataset, model_facts
@@ -31,6 +34,7 @@ from tkpr.data.images import ImageDataset
 from tkpr.data.maps import MapDataset
 from tkpr.data.sparse import SparseDataset
 from tkpr.metrics import count_empty
+from tkpr.runs.compose import typed
 from tkpr.runs.folder import InUse, check_data, claim, log_to
 from tkpr.runs.maps import is_cut, stored_maps
 from tkpr.runs.probe import start_from_probe
@@ -122,10 +126,38 @@ def launch(cfg: DictConfig) -> Fabric:
             f"trainer.accelerator={cfg.trainer.accelerator} with trainer.devices={devices} is not "
             f"possible on this machine: {str(error).strip().splitlines()[0]}"
         ) from error
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+        rejoin(fabric.device, timeout)
     fabric.launch()
     if not fabric.is_global_zero:  # only rank 0 logs; every rank logs errors
         logging.getLogger("tkpr").setLevel(logging.ERROR)
     return fabric
+
+
+def rejoin(device: torch.device, timeout: timedelta) -> None:
+    """Form the process group after torchrun has restarted its processes.
+
+    torchrun's store outlives them and still holds the addresses of the dead, which torch may take
+    for those of the living. Each restart therefore gets keys of its own.
+
+    Args:
+        device: of this process.
+        timeout: of every collective.
+    """
+    restart, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], int(os.environ["RANK"])
+    store = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+        timeout=timeout,
+    )
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=PrefixStore(f"restart {restart}", store),
+        rank=rank,
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=timeout,
+    )
 
 
 @contextlib.contextmanager
@@ -265,7 +297,7 @@ def write_results(trainer: Trainer, outputs: np.ndarray) -> dict[str, Any]:
         "fingerprint": digest(identity["data"].values()),
         "files": {name: records.file_checksum(folder / name) for name in FILES},
         "config": OmegaConf.to_container(cfg, resolve=True),
-        "overrides": list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],
+        "overrides": typed(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],
         "seed": cfg.seed,
         "counts": data.counts | unreadable | {f"test_{k}": v for k, v in empty.items()},
         "versions": versions(),
