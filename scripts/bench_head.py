@@ -5,10 +5,11 @@ python scripts/bench_head.py --classes 1000000 --optimizer adam --threads 2
 python scripts/bench_head.py --quick
 
 What is compared: one step of training a linear classifier on given features: forward, backward down
-to the gradient at the features, and the step of the optimizer (SGD, or Adam; SparseAdam where the
+to the gradient at the features, and the step of the optimizer (SGD, or Adam; LazyAdam where the
 gradient is sparse). The contestants are nn.Linear with BCEWithLogitsLoss, nn.Linear with TKPR,
-LinearTKPR, and LinearEntrywise with binary cross-entropy, which goes over the classes in chunks too
-and has a dense gradient. TKPR is the default one, square and sigmoid, with K = 5.
+and logits in chunks (tkpr.losses.ChunkedLogits) with each of the two losses. In chunks, TKPR has a
+sparse gradient and binary cross-entropy a dense one. TKPR is the default one, square and sigmoid,
+with K = 5.
 
 Why it is fair: all contestants get the same features, the same 1 to 5 labels per row, in the form
 that they ask for, and weights of the same storage, in one process. They take turns step by step, in
@@ -29,7 +30,8 @@ from typing import Any
 from tkpr.runs.script import Parser, output_file, script
 
 REFERENCE = "nn.Linear + BCE"
-HEADS = (REFERENCE, "nn.Linear + TKPR", "LinearEntrywise, BCE", "LinearTKPR")
+SPARSE = "chunks + TKPR"
+HEADS = (REFERENCE, "nn.Linear + TKPR", "chunks + BCE", SPARSE)
 K = 5
 
 
@@ -39,32 +41,23 @@ def make_step(head: str, optimizer: str, shared: dict[str, Any]) -> Callable[[],
     from torch import nn
     from torch.nn import functional as F
 
-    from tkpr.losses import TKPR, AssumeNegative, LinearEntrywise, LinearTKPR
+    from tkpr.losses import TKPR, AssumeNegative, ChunkedLogits
+    from tkpr.training.lazy_adam import LazyAdam
 
     weight, bias = (nn.Parameter(shared[name]) for name in ("weight", "bias"))
-    if head.startswith("nn.Linear"):
-        dense_loss = nn.BCEWithLogitsLoss() if head == REFERENCE else TKPR(k=K)
-        form = "targets" if head == REFERENCE else "lists"
-
-        def loss(features: Any, labels: Any) -> Any:
-            return dense_loss(F.linear(features, weight, bias), labels)
-    else:
-        form = "lists"
-        sizes: Any = {"in_features": 1, "num_classes": K + 1}  # the shared weights take their place
-        module: Any = LinearTKPR(**sizes, k=K)
-        if head != "LinearTKPR":
-            module = LinearEntrywise(**sizes, loss=AssumeNegative(eps=0, reduction="sum"))
-        module.weight, module.bias = weight, bias
-        loss = module
-
-    adam = torch.optim.SparseAdam if head == "LinearTKPR" else torch.optim.Adam
+    logits: Any = F.linear if head.startswith("nn.Linear") else ChunkedLogits
+    loss: Any = TKPR(k=K) if head.endswith("TKPR") else AssumeNegative(eps=0)
+    if head == REFERENCE:
+        loss = nn.BCEWithLogitsLoss()
+    form = "targets" if head == REFERENCE else "lists"
+    adam = LazyAdam if head == SPARSE else torch.optim.Adam
     kind: Any = adam if optimizer == "adam" else torch.optim.SGD
     updates = kind([weight, bias], lr=1e-3)
 
     def step() -> None:
         shared["features"].grad = None
         updates.zero_grad()
-        loss(shared["features"], shared[form]).backward()
+        loss(logits(shared["features"], weight, bias), shared[form]).backward()
         updates.step()
         updates.zero_grad()  # the next contestant needs the memory
 

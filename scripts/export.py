@@ -26,9 +26,14 @@ def main() -> None:
 
     import torch
 
+    from tkpr.models.heads import is_chunked
     from tkpr.runs.saved_model import load_model
 
     trained = load_model(arguments.run)
+    if is_chunked(trained.model):
+        raise ValueError(
+            "a model with a chunked head is too large to export: share its model.safetensors"
+        )
     torch.manual_seed(0)
     example = torch.rand(2, *trained.input_shape)
     export = {"safetensors": to_safetensors, "torch": to_torch, "onnx": to_onnx}[arguments.format]

@@ -7,8 +7,10 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from tkpr.metrics import best_labels, evaluate, evaluate_top, inverse_propensities
+from tkpr.losses import ChunkedLogits, LabelLists
+from tkpr.metrics import evaluate, evaluate_top, inverse_propensities
 from tkpr.metrics.propensity import psndcg_at_k, psp_at_k
+from tkpr.training.predict import keep_best
 
 
 def random_rows(rows=40, classes=30, *, ties=False, seed=0):
@@ -17,6 +19,19 @@ def random_rows(rows=40, classes=30, *, ties=False, seed=0):
     scores = torch.randn(rows, classes, generator=generator)
     targets = torch.rand(rows, classes, generator=generator) < torch.linspace(0, 0.5, rows)[:, None]
     return (2 * scores).round() if ties else scores, targets
+
+
+def best_labels(scores, targets, k):
+    """The k best labels and their scores, which logits in chunks give as well."""
+    lists = LabelLists.from_sparse(targets.float().to_sparse_csr())
+    kept = keep_best(scores, lists, k=k)
+    eye = torch.eye(scores.shape[1], dtype=scores.dtype)
+    chunked = ChunkedLogits(scores, eye, torch.zeros_like(eye[0]), chunk=7)
+    labels, values = kept[:, :k].long(), kept[:, k:]
+    others = keep_best(chunked, lists, k=k)  # of equal scores and relevance, any label will do
+    assert torch.equal(others[:, k:], values)
+    assert torch.equal(lists.contain(others[:, :k].long()), lists.contain(labels))
+    return labels, values
 
 
 @pytest.mark.parametrize("ties", [False, True])

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from scipy.sparse import csr_array
 
 from tests.data.miniature import CONFIGS
 from tkpr.config import build
+from tkpr.data import features
 from tkpr.data.assemble import loader
 from tkpr.data.dataset import Split
 from tkpr.data.features import FeatureDataset, load_features, save_features
@@ -92,6 +94,57 @@ def test_bad_files_are_refused(tmp_path, changes, message):
     np.savez(tmp_path / "f.npz", **arrays(**changes))
     with pytest.raises(ValueError, match=message):
         load(tmp_path / "f.npz")
+
+
+LISTS = {
+    "labels": None,
+    "label_indptr": np.array([0, 1, 2, 4, 4]),
+    "label_indices": np.array([0, 1, 0, 1]),
+}
+
+
+def test_lists_of_labels(tmp_path, monkeypatch):
+    """The same labels as lists: a matrix up to the limit, sparse above it."""
+    np.savez(tmp_path / "f.npz", **arrays(**LISTS))
+    data = load(tmp_path / "f.npz")
+    assert data.train.targets.tolist() == [[0, 1], [1, 1]]
+    assert data.test.targets.tolist() == [[1, 0], [0, 0]]
+    monkeypatch.setattr(features, "MOST_DENSE_CLASSES", 1)
+    listed = load(tmp_path / "f.npz")
+    assert isinstance(listed.train.targets, csr_array)
+    assert listed.train.targets.dtype == np.uint8
+    assert listed.train.targets.toarray().tolist() == [[0, 1], [1, 1]]
+    inputs, lists, index = FeatureDataset(listed.train).__getitems__([1, 0])
+    assert inputs.tolist() == [[6, 7, 8], [3, 4, 5]]
+    assert lists.dense(2).tolist() == [[True, True], [False, True]]
+    assert index.tolist() == [1, 0]
+    written = arrays(ids=["a", "b", "c", "d"])
+    written["labels"] = csr_array(written["labels"].astype(np.uint8))
+    save_features(tmp_path / "g.npz", written.pop("features"), **written)
+    again = load(tmp_path / "g.npz")
+    assert (again.train.targets != listed.train.targets).nnz == 0
+    np.savez(tmp_path / "h.npz", **arrays())
+    with pytest.raises(ValueError, match="label matrix of 2 classes; above 1 it must have lists"):
+        load(tmp_path / "h.npz")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label_indptr": None}, "has no array label_indptr; it needs features, label_indptr"),
+        ({"label_indptr": np.array([0, 1, 2, 4])}, "4 features, 3 labels, 4 ids and 4 splits"),
+        ({"label_indptr": np.array([0, 2, 1, 4, 4])}, r"lists of labels in .*: crow_indices must"),
+        ({"label_indices": np.array([0, 1, 0, 2])}, "must be below the number of classes, 2; got"),
+        ({"label_indices": np.array([0, -1, 0, 1])}, "labels must be 0 or more, .* got -1"),
+        ({"label_indices": np.array([0, 1, 1, 1])}, "row 2 names 1 twice"),
+        ({"label_indices": np.array([0.0, 1, 0, 1])}, r"must be numbers \[R\]; got \(4,\) of type"),
+    ],
+)
+def test_bad_lists_are_refused(tmp_path, changes, message):
+    np.savez(tmp_path / "f.npz", **arrays(**LISTS | changes))
+    with pytest.raises(ValueError, match=message) as caught:
+        load(tmp_path / "f.npz")
+    assert "\n" not in str(caught.value)
 
 
 def test_other_bad_arguments_are_refused(tmp_path):

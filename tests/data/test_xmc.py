@@ -192,7 +192,7 @@ def test_batches(tmp_path):
     assert isinstance(lists, LabelLists)
     assert torch.equal(lists.dense(5), torch.from_numpy(split.targets.toarray()[rows] == 1))
     for hidden in (None, 4):
-        model = SparseLinear(9, 5, hidden=hidden)
+        model = SparseLinear(9, 5, hidden=hidden, head="dense")
         dense = torch.from_numpy(split.inputs.toarray()[rows]) @ model.weight
         expected = model.output(dense) + model.bias
         torch.testing.assert_close(model(bags), expected)
@@ -207,7 +207,7 @@ def test_a_row_without_features_has_the_bias_as_logits():
         ["a", "b"],
     )
     bags, _, _ = SparseDataset(split).__getitems__([0, 1])
-    model = SparseLinear(3, 4, hidden=None)
+    model = SparseLinear(3, 4, hidden=None, head="dense")
     assert torch.equal(model(bags), model.bias.expand(2, 4))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-DECIDE = ("tkpr.ranking", "tkpr.losses.inputs", "tkpr.losses.linear")
+DECIDE = ("tkpr.ranking", "tkpr.losses.inputs", "tkpr.losses.chunked")
 
 
 def pytest_generate_tests(metafunc):

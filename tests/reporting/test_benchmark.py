@@ -144,7 +144,7 @@ def test_bench_head(tmp_path):
     assert len(rows) == 2 * 4
     assert (rows["milliseconds"] > 0).all()
     assert (rows[rows["head"] == "nn.Linear + BCE"]["times_as_fast_highest"] == 1).all()
-    assert "LinearTKPR" in done.stdout
+    assert "chunks + TKPR" in done.stdout
 
 
 @pytest.mark.slow

@@ -238,14 +238,16 @@ def test_settings_that_are_no_settings_are_refused(text, tmp_path):
     ids=str,
 )
 def test_foreign_names_and_shapes_are_refused(about, tmp_path):
-    config = "model: {_target_: tkpr.models.heads.linear}"
+    config = "model: {_target_: tkpr.models.heads.linear, head: dense}"
     write_model(tmp_path / "model.safetensors", config, **about)
     with pytest.raises(ValueError, match=r"model\.safetensors was not written by train\.py"):
         load_model(tmp_path / "model.safetensors")
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path):
-    write_model(tmp_path / "model.safetensors", "model: {_target_: tkpr.models.heads.linear}")
+    write_model(
+        tmp_path / "model.safetensors", "model: {_target_: tkpr.models.heads.linear, head: dense}"
+    )
     with pytest.raises(ValueError, match=r"model\.safetensors: its model cannot be rebuilt"):
         load_model(tmp_path / "model.safetensors")
 

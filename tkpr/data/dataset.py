@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
+# Above this number of classes, labels are lists from the file to the loss: no label matrix [N, C]
+# is made, and only measures of the K best labels are computed
+MOST_DENSE_CLASSES = 10_000
+
 
 @dataclass(frozen=True)
 class Split:
@@ -18,8 +22,8 @@ class Split:
     Attributes:
         inputs: one entry per sample: the path of an image file, a PIL image (any sequence that
             makes it on demand), uint8 pixels, or a row of features ``[N, D]``, dense or sparse.
-        targets: 1 for a label that is present, 0 otherwise, uint8 ``[N, C]``; sparse only with
-            sparse features.
+        targets: 1 for a label that is present, 0 otherwise, uint8 ``[N, C]``; sparse with
+            sparse features, and of more than ``MOST_DENSE_CLASSES`` classes.
         ids: a unique name per sample, stable between runs.
     """
 

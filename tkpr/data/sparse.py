@@ -45,13 +45,25 @@ class SparseDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> tuple[Bags, LabelLists, Tensor]:
         """Return a whole batch: features, targets, indices."""
         rows = np.asarray(indices)
-        features, labels = self.inputs[rows], self.targets[rows]
+        features = self.inputs[rows]
         bags = Bags(
             torch.from_numpy(features.indices.astype(np.int64)),
             torch.from_numpy(features.indptr[:-1].astype(np.int64)),
             torch.from_numpy(features.data),
         )
-        lists = LabelLists.from_csr(
-            torch.from_numpy(labels.indptr), torch.from_numpy(labels.indices)
-        )
-        return bags, lists, torch.from_numpy(rows)
+        return bags, label_lists(self.targets, rows), torch.from_numpy(rows)
+
+
+def has_lists(samples: Any) -> bool:
+    """Whether the labels of a data set are lists instead of a matrix."""
+    return isinstance(samples.targets, csr_array)
+
+
+def label_lists(targets: csr_array, rows: np.ndarray) -> LabelLists:
+    """Return the relevant labels of some rows.
+
+    >>> label_lists(csr_array(np.eye(3, dtype=np.uint8)), np.array([2, 0])).columns
+    tensor([2, 0])
+    """
+    labels = targets[rows]
+    return LabelLists.from_csr(torch.from_numpy(labels.indptr), torch.from_numpy(labels.indices))

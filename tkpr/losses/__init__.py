@@ -3,11 +3,11 @@
 from tkpr.losses.asymmetric import AsymmetricLoss
 from tkpr.losses.autkc import AUTKC
 from tkpr.losses.balanced import DistributionBalancedLoss
+from tkpr.losses.chunked import ChunkedLogits
 from tkpr.losses.entropy import EMAPL, EntropyMaximisation
 from tkpr.losses.generalized_robust import GeneralizedRobust
 from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.large_loss import LargeLoss
-from tkpr.losses.linear import LinearEntrywise, LinearTKPR
 from tkpr.losses.pairwise import LSEP, TKML, MultilabelMargin, RankingLoss
 from tkpr.losses.partial_asymmetric import PartialAsymmetricLoss
 from tkpr.losses.partial_labels import PartialLabels
@@ -36,6 +36,7 @@ __all__ = [
     "ZLPR",
     "AssumeNegative",
     "AsymmetricLoss",
+    "ChunkedLogits",
     "DistributionBalancedLoss",
     "EntropyMaximisation",
     "ExpectedPositiveRegularisation",
@@ -43,8 +44,6 @@ __all__ = [
     "Hill",
     "LabelLists",
     "LargeLoss",
-    "LinearEntrywise",
-    "LinearTKPR",
     "MultilabelMargin",
     "PairwiseRanking",
     "PartialAsymmetricLoss",

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tkpr.losses.chunked import ChunkedLogits
 from tkpr.losses.inputs import REDUCTIONS, choose, prepare
+from tkpr.losses.label_lists import LabelLists
 
 
 def right_probability(
@@ -82,8 +84,15 @@ class AsymmetricLoss(nn.Module):
         self.detach_focus = detach_focus
         self.reduction = choose(reduction, REDUCTIONS, "reduction")
 
-    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        logits: Tensor | ChunkedLogits,
+        targets: Tensor | LabelLists,
+        index: Tensor | None = None,
+    ) -> Tensor:
         """Return the sum (or mean) over all entries."""
+        if isinstance(logits, ChunkedLogits):
+            return logits.add_up(self, targets, mean=self.reduction is torch.mean)
         logits, targets = prepare(logits, targets)
         relevant = targets == 1
         right, log_right = right_probability(logits, relevant, clip=self.clip, eps=self.eps)

@@ -7,7 +7,9 @@ be below zero. The authors advise a decision threshold of 0.75 instead of 0.5 wi
 import torch
 from torch import Tensor, nn
 
+from tkpr.losses.chunked import ChunkedLogits
 from tkpr.losses.inputs import REDUCTIONS, check_index, choose, prepare
+from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.single_positive import negative_logs
 
 
@@ -35,8 +37,15 @@ class EntropyMaximisation(nn.Module):
         self.eps = eps
         self.reduction = choose(reduction, REDUCTIONS, "reduction")
 
-    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        logits: Tensor | ChunkedLogits,
+        targets: Tensor | LabelLists,
+        index: Tensor | None = None,
+    ) -> Tensor:
         """Return the loss of a batch ``[B, C]``; ``index`` is not used."""
+        if isinstance(logits, ChunkedLogits):
+            return logits.add_up(self, targets, mean=self.reduction is torch.mean)
         logits, targets = prepare(logits, targets)
         positive, negative = negative_logs(logits, eps=self.eps)
         probabilities = torch.sigmoid(logits)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tkpr.losses.chunked import ChunkedLogits
 from tkpr.losses.label_lists import LabelLists
 from tkpr.ranking import on_host
 
@@ -15,7 +16,7 @@ T = TypeVar("T")
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean}
 
 
-def prepare(logits: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor, Tensor]:
+def prepare(logits: Tensor | ChunkedLogits, targets: Tensor | LabelLists) -> tuple[Tensor, Tensor]:
     """Check one batch and lift it to float32 where it comes in half precision.
 
     On the CPU a target other than 0 and 1 raises an error. On an accelerator, and in compiled or
@@ -23,7 +24,7 @@ def prepare(logits: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor, Tenso
     instead, and so does the loss.
 
     Args:
-        logits: raw scores, ``[B, C]``.
+        logits: raw scores, ``[B, C]``; chunked ones are refused.
         targets: 1 for relevant labels, 0 for the others, ``[B, C]``, or lists of labels.
 
     Returns:
@@ -60,11 +61,13 @@ class Relevant(NamedTuple):
     counts: Tensor
 
 
-def find_relevant(logits: Tensor, targets: Tensor | LabelLists) -> tuple[Tensor, Relevant | Tensor]:
+def find_relevant(
+    logits: Tensor | ChunkedLogits, targets: Tensor | LabelLists
+) -> tuple[Tensor, Relevant | Tensor]:
     """Check one batch as :func:`prepare` does, and find its relevant labels where that is cheap.
 
     Args:
-        logits: raw scores, ``[B, C]``.
+        logits: raw scores, ``[B, C]``; chunked ones are refused.
         targets: 1 for relevant labels, 0 for the others, ``[B, C]``, or lists of labels.
 
     Returns:
@@ -104,9 +107,14 @@ def _find_by_numpy(targets: Tensor, logits: Tensor) -> Relevant:
 
 
 def _check_shapes(
-    logits: Tensor, targets: Tensor | LabelLists
+    logits: Tensor | ChunkedLogits, targets: Tensor | LabelLists
 ) -> tuple[Tensor, Tensor | LabelLists]:
     """Check all but the values of the targets, lift the logits, make lists of sparse targets."""
+    if isinstance(logits, ChunkedLogits):
+        raise ValueError(
+            "this loss needs all logits at once: choose tkpr_a1, tkpr_a2, tkpr_a3, bce, an, an_ls, "
+            "asl, hill, splc or em, or set model.head=dense"
+        )
     if logits.ndim != 2 or logits.numel() == 0:
         raise ValueError(f"logits must be [B, C] and not empty; got {tuple(logits.shape)}")
     if not logits.is_floating_point():

@@ -58,7 +58,7 @@ class LabelLists:
         if steps_back or crow_indices[0] != 0 or crow_indices[-1] != len(col_indices):
             raise ValueError(
                 f"crow_indices must rise from 0 to the number of labels, {len(col_indices)}; "
-                f"got {crow_indices.tolist()}"
+                f"got {crow_indices.tolist()!s:.60}"
             )
         lists = cls.__new__(cls)
         rows = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
@@ -120,6 +120,17 @@ class LabelLists:
                 f"labels must be below the number of classes, {shape[1]}; got {self.largest}"
             )
         return self.rows * shape[1] + self.columns
+
+    def contain(self, labels: Tensor) -> Tensor:
+        """Return which of some labels of each row, ``[B, n]``, are in its list, bool ``[B, n]``.
+
+        >>> LabelLists(torch.tensor([[1, 3], [2, -1]])).contain(torch.tensor([[3, 0], [1, 2]]))
+        tensor([[ True, False],
+                [False,  True]])
+        """
+        rows = torch.arange(self.num_rows, device=labels.device).unsqueeze(1)
+        # one number for each pair of a row and a label, whatever the largest label
+        return torch.isin(labels * self.num_rows + rows, self.columns * self.num_rows + self.rows)
 
     def dense(self, num_classes: int) -> Tensor:
         """Return the matrix ``[B, num_classes]``, True where a label is relevant."""

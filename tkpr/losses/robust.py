@@ -4,7 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tkpr.losses.chunked import ChunkedLogits
 from tkpr.losses.inputs import REDUCTIONS, choose, prepare
+from tkpr.losses.label_lists import LabelLists
 
 
 class Hill(nn.Module):
@@ -41,8 +43,15 @@ class Hill(nn.Module):
         self.gamma = gamma
         self.reduction = choose(reduction, REDUCTIONS, "reduction")
 
-    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        logits: Tensor | ChunkedLogits,
+        targets: Tensor | LabelLists,
+        index: Tensor | None = None,
+    ) -> Tensor:
         """Return the sum (or mean) over all entries."""
+        if isinstance(logits, ChunkedLogits):
+            return logits.add_up(self, targets, mean=self.reduction is torch.mean)
         logits, targets = prepare(logits, targets)
         shifted = logits - self.margin
         positive = -((-shifted).sigmoid() ** self.gamma) * F.logsigmoid(shifted)
@@ -98,8 +107,15 @@ class SPLC(nn.Module):
         """Set the epoch, counted from 0."""
         self.epoch = epoch
 
-    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        logits: Tensor | ChunkedLogits,
+        targets: Tensor | LabelLists,
+        index: Tensor | None = None,
+    ) -> Tensor:
         """Return the sum (or mean) over all entries."""
+        if isinstance(logits, ChunkedLogits):
+            return logits.add_up(self, targets, mean=self.reduction is torch.mean)
         logits, targets = prepare(logits, targets)
         shifted = logits - self.margin * targets
         relevant = targets == 1

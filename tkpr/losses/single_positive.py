@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tkpr.losses.chunked import ChunkedLogits
 from tkpr.losses.inputs import (
     REDUCTIONS,
     Relevant,
@@ -97,9 +98,14 @@ class AssumeNegative(nn.Module):
         self.reduction = reduction
 
     def forward(
-        self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
+        self,
+        logits: Tensor | ChunkedLogits,
+        targets: Tensor | LabelLists,
+        index: Tensor | None = None,
     ) -> Tensor:
         """Return the loss of a batch ``[B, C]``; ``index`` is not used."""
+        if isinstance(logits, ChunkedLogits) and not self.weak_negatives:
+            return logits.add_up(self, targets, mean=self.reduction == "mean")
         logits, labels = find_relevant(logits, targets)
         # a single class has no other label to share the weight with
         divisor = max(logits.shape[1] - 1, 1) if self.weak_negatives else 1

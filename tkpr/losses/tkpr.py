@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tkpr.losses.chunked import ChunkedLogits
 from tkpr.losses.inputs import Relevant, choose, find_relevant
 from tkpr.losses.label_lists import LabelLists
 from tkpr.losses.surrogates import OVER_TOP
@@ -70,14 +71,16 @@ class TKPR(nn.Module):
         self.scores = scores
 
     def forward(
-        self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
+        self,
+        logits: Tensor | ChunkedLogits,
+        targets: Tensor | LabelLists,
+        index: Tensor | None = None,
     ) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
+        if isinstance(logits, ChunkedLogits):
+            return self._of_chunks(logits, logits.lists(targets))
         logits, labels = find_relevant(logits, targets)
-        if self.k + 1 > logits.shape[1]:
-            raise ValueError(
-                f"k + 1 may not exceed the number of classes, {logits.shape[1]}; got k = {self.k}"
-            )
+        self._check_k(logits.shape[1])
         if isinstance(labels, Relevant) and not is_traced():
             return _TopPairs.apply(logits, *labels, self)
         return self._loss(logits, labels)
@@ -88,13 +91,34 @@ class TKPR(nn.Module):
         top_scores, _ = largest(scores, self.k + 1)
         if isinstance(labels, Relevant):
             own_scores = scores.flatten().index_select(0, labels.entries)
-            return self.of_scores(own_scores, top_scores, labels.rows, labels.counts)
+            return self._of_scores(own_scores, top_scores, labels.rows, labels.counts)
         sums = OVER_TOP[self.surrogate].of_scores(scores, top_scores)
         # a product, not a choice: NaN is not hidden, not even in a row without relevant labels
         sums = (sums * labels).sum(1, keepdim=True)
         return (sums / self._divisors(labels.sum(1, keepdim=True))).sum()
 
-    def of_scores(
+    def _of_chunks(self, logits: ChunkedLogits, lists: LabelLists) -> Tensor:
+        """Return the loss of logits that are too many to hold.
+
+        With raw or sigmoid scores, the K + 1 largest logits of a row and its N relevant ones are
+        all that has a gradient, however many classes there are.
+        """
+        self._check_k(logits.shape[1])
+        if self.scores == "softmax":
+            raise ValueError(
+                "softmax scores give every class a gradient: set loss.scores to sigmoid or raw, or "
+                "model.head=dense"
+            )
+        _, top = logits.topk(self.k + 1)
+        rows = torch.arange(len(top), device=top.device).unsqueeze(1).expand_as(top).flatten()
+        entries = logits.entries(
+            torch.cat([rows, lists.rows]), torch.cat([top.flatten(), lists.columns])
+        )
+        top_scores, own_scores = SCORES[self.scores](entries).split([len(rows), len(lists.rows)])
+        counts = lists.counts.to(entries.dtype).unsqueeze(1)
+        return self._of_scores(own_scores, top_scores.view_as(top), lists.rows, counts)
+
+    def _of_scores(
         self, own_scores: Tensor, top_scores: Tensor, rows: Tensor, counts: Tensor
     ) -> Tensor:
         """Return the loss from the few scores that it depends on.
@@ -109,6 +133,12 @@ class TKPR(nn.Module):
             own_scores.unsqueeze(1), top_scores.index_select(0, rows)
         )
         return (sums / self._divisors(counts).index_select(0, rows)).sum()
+
+    def _check_k(self, num_classes: int) -> None:
+        if self.k + 1 > num_classes:
+            raise ValueError(
+                f"k + 1 may not exceed the number of classes, {num_classes}; got k = {self.k}"
+            )
 
     def _divisors(self, counts: Tensor) -> Tensor:
         """Return alpha K B for the numbers N of relevant labels, ``[B, 1]``."""

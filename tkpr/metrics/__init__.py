@@ -42,13 +42,12 @@ from tkpr.metrics.table import (
     per_image,
     title,
 )
-from tkpr.metrics.top_k import best_labels, evaluate_top
+from tkpr.metrics.top_k import evaluate_top
 
 __all__ = [
     "MEASURES",
     "Measure",
     "average_precision_at_k",
-    "best_labels",
     "class_f1",
     "count_empty",
     "coverage_error",

@@ -1,8 +1,7 @@
 """Measures from the K best labels of each row, for label sets too large to keep all scores.
 
-The scores of a batch are turned into its K best labels at once (:func:`best_labels`), and the
-relevant labels stay a sparse matrix. Memory grows with the number of rows and of relevant labels,
-not with rows times labels.
+The relevant labels stay a sparse matrix: memory grows with the number of rows and of relevant
+labels, not with rows times labels. :func:`tkpr.training.predict.keep_best` finds the best labels.
 """
 
 from collections.abc import Iterable
@@ -14,27 +13,7 @@ from torch import Tensor
 
 from tkpr.metrics.functions import mean_rows
 from tkpr.metrics.table import find_measure, measure_names
-from tkpr.ranking import Ranking, top_labels
-
-
-def best_labels(scores: Tensor, relevant: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the labels at positions 1..k and their scores, ``[B, k]`` each.
-
-    Ties are broken against the relevant labels, as everywhere (Asm. 2).
-
-    Args:
-        scores: of one batch, ``[B, C]``.
-        relevant: bool, ``[B, C]``.
-        k: K.
-
-    >>> best_labels(torch.tensor([[1.0, 3.0, 3.0]]), torch.tensor([[False, True, False]]), 2)[0]
-    tensor([[2, 1]])
-    """
-    # at most P of the candidates are relevant: K irrelevant ones are left where a tie is longer
-    most_relevant = int(relevant.sum(1).max())
-    values, candidates = scores.topk(min(k + most_relevant, scores.shape[1]), dim=1)
-    places = top_labels(values, relevant.gather(1, candidates), k)
-    return candidates.gather(1, places), values.gather(1, places)
+from tkpr.ranking import Ranking
 
 
 def evaluate_top(

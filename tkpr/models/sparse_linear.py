@@ -6,6 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tkpr.losses.chunked import ChunkedLogits
+from tkpr.losses.inputs import choose
+from tkpr.models.heads import HEADS, ChunkedLinear
+
 STORED_MODELS_MAY_BUILD = ("SparseLinear",)
 
 
@@ -31,22 +35,28 @@ class SparseLinear(nn.Module):
         num_classes: C.
         hidden: H: the features are mapped to H numbers first, without a nonlinearity, so that there
             are H (D + C) weights; None: D C weights.
+        head: "dense", or with ``hidden`` "chunked" (:mod:`tkpr.models.heads`).
 
-    >>> model = SparseLinear(4, 3, hidden=None)
+    >>> model = SparseLinear(4, 3, hidden=None, head="dense")
     >>> bags = Bags(torch.tensor([1, 3, 0]), torch.tensor([0, 2]), torch.tensor([0.5, 2.0, 1.0]))
     >>> model(bags).shape
     torch.Size([2, 3])
     """
 
-    def __init__(self, in_features: int, num_classes: int, *, hidden: int | None) -> None:
+    def __init__(
+        self, in_features: int, num_classes: int, *, hidden: int | None, head: str
+    ) -> None:
         super().__init__()
+        layer = choose(head, HEADS, "head")
+        if head == "chunked" and hidden is None:
+            raise ValueError("model.head=chunked needs model.hidden, for instance 128")
         bound = in_features**-0.5
         width = num_classes if hidden is None else hidden
         self.weight = nn.Parameter(torch.empty(in_features, width).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(num_classes))
-        self.output = nn.Identity() if hidden is None else nn.Linear(width, num_classes, bias=False)
+        self.output = nn.Identity() if hidden is None else layer(width, num_classes, bias=False)
 
-    def forward(self, features: Bags) -> Tensor:
+    def forward(self, features: Bags) -> Tensor | ChunkedLogits:
         """Return logits ``[B, C]``."""
         sums = F.embedding_bag(
             features.ids,
@@ -55,4 +65,6 @@ class SparseLinear(nn.Module):
             mode="sum",
             per_sample_weights=features.weights.to(self.weight.dtype),
         )
+        if isinstance(self.output, ChunkedLinear):
+            return ChunkedLogits(sums, self.output.weight, self.bias)
         return self.output(sums) + self.bias

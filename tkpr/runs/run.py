@@ -32,7 +32,7 @@ from tkpr.data.features import FeatureDataset
 from tkpr.data.fingerprint import digest, file_digest, fingerprint
 from tkpr.data.images import ImageDataset
 from tkpr.data.maps import MapDataset
-from tkpr.data.sparse import SparseDataset
+from tkpr.data.sparse import has_lists
 from tkpr.metrics import count_empty
 from tkpr.runs.compose import typed
 from tkpr.runs.folder import InUse, check_data, claim, log_to
@@ -86,6 +86,8 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
             log.info("%d processes share the work", fabric.world_size)
         seed_everything(cfg.seed)
         data = build_data(cfg, folder, data=loaded, maps=True)
+        if has_lists(data.test):
+            log.info("labels are lists: no measure that needs the whole ranking, only those @K")
         model = build_model(cfg, data)
         if isinstance(data.test, ImageDataset | FeatureDataset):
             check_model(model, input_shape(data), len(data.class_names))
@@ -255,7 +257,7 @@ def prediction_arrays(test: Samples, outputs: np.ndarray) -> dict[str, Any]:
         outputs: what :meth:`Trainer.test` returns.
     """
     ids = np.array(test.ids)
-    if isinstance(test, SparseDataset):
+    if has_lists(test):
         labels, scores = np.hsplit(outputs, 2)
         return {"labels": labels.astype(np.int64), "scores": scores, "ids": ids}
     readable = ~test.unreadable.numpy()

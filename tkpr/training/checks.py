@@ -10,8 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from tkpr.config import epochs_to_train
-from tkpr.data.sparse import SparseDataset
+from tkpr.data.sparse import has_lists, label_lists
+from tkpr.losses.chunked import ChunkedLogits
 from tkpr.metrics import find_measure
+from tkpr.models.heads import is_chunked
 
 if TYPE_CHECKING:
     from tkpr.training.trainer import Trainer
@@ -92,6 +94,8 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "trainer.timeout_minutes": ABOVE_0,
     "trainer.num_workers": whole(0),
 }
+# optimizers that take sparse gradients
+TAKE_SPARSE = ("torch.optim.SGD", "tkpr.training.lazy_adam.LazyAdam")
 OPTIONAL = {
     *("split.limit", "transform.size", "trainer.stop_after", "trainer.clip_norm"),
     *("trainer.ema_decay", "trainer.patience"),
@@ -169,17 +173,55 @@ def check_against_data(trainer: "Trainer") -> None:
             f"trainer.ks={settings.ks} asks for more labels than the {classes} of the data set: "
             f"set for instance 'trainer.ks=[1,{classes}]'"
         )
-    check_measured(settings.monitor, sparse=isinstance(data.test, SparseDataset))
+    check_measured(settings.monitor, sparse=has_lists(data.test))
     targets: Any = data.train_targets[:1]
-    targets = targets if isinstance(targets, np.ndarray) else targets.toarray()
-    targets = torch.from_numpy(targets).float()
-    sample = (torch.zeros_like(targets), targets, torch.zeros(1, dtype=torch.long))
+    if has_lists(data.train):
+        targets = label_lists(targets, np.arange(1))
+    else:
+        targets = torch.from_numpy(targets).float()
+    logits: Any = torch.zeros(1, classes, device=fabric.device)
+    if is_chunked(trainer.module):
+        check_chunked(trainer.cfg, fabric.world_size)
+        logits = ChunkedLogits(logits[:, :1], logits.T, logits[0])
+    sample = (logits, *fabric.to_device((targets, torch.zeros(1, dtype=torch.long))))
     for name, loss in zip(("warmup", "loss"), trainer.losses, strict=True):
         if name == "loss" or settings.warmup_epochs:
             try:
-                loss.eval()(*fabric.to_device(sample))
+                loss.eval()(*sample)
             except ValueError as error:
                 raise ValueError(f"{name} does not fit the data set: {error}") from error
+
+
+def check_chunked(cfg: DictConfig, processes: int) -> None:
+    """Refuse what the sparse gradient of a chunked head does not allow.
+
+    Args:
+        cfg: the whole configuration.
+        processes: how many train together.
+
+    >>> optimizer = {"_target_": "torch.optim.SGD", "momentum": 0.9, "weight_decay": 0}
+    >>> trainer = {"clip_norm": None, "compile": False}
+    >>> check_chunked(OmegaConf.create({"optimizer": optimizer, "trainer": trainer}), 1)
+    Traceback (most recent call last):
+    ValueError: model.head=chunked has a sparse gradient: set optimizer.momentum=0
+    """
+    optimizer, trainer, change = cfg.optimizer, cfg.trainer, None
+    if optimizer._target_ not in TAKE_SPARSE:
+        change = "optimizer=lazy_adam, or optimizer=sgd without momentum and weight decay"
+    elif optimizer.get("momentum"):
+        change = "optimizer.momentum=0" + " optimizer.nesterov=false" * bool(
+            optimizer.get("nesterov")
+        )
+    elif optimizer.weight_decay:
+        change = "optimizer.weight_decay=0"
+    elif trainer.clip_norm:
+        change = "trainer.clip_norm=null"
+    elif trainer.compile:
+        change = "trainer.compile=false"
+    elif processes > 1:
+        change = "trainer.devices=1"
+    if change:
+        raise ValueError(f"model.head=chunked has a sparse gradient: set {change}")
 
 
 @torch.no_grad()

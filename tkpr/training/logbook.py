@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tkpr import atomic
 from tkpr.data.assemble import TrainingData
-from tkpr.data.sparse import SparseDataset
+from tkpr.data.sparse import has_lists
 from tkpr.metrics import mean_average_precision, rank_distribution
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Logbook:
                 board.add_scalar(f"train/{name}", value, epoch)
             elif name not in ("epoch", "seconds"):
                 board.add_scalar(f"test/{name}", value, epoch)
-        if isinstance(test, SparseDataset):
+        if has_lists(test):
             board.flush()
             return
         readable = ~test.unreadable

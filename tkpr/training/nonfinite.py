@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tkpr import atomic
+from tkpr.losses.chunked import ChunkedLogits
 from tkpr.losses.label_lists import LabelLists
 from tkpr.models.sparse_linear import Bags
 from tkpr.training import state
@@ -27,14 +28,14 @@ class LossReading:
 
     Args:
         loss: a scalar.
-        logits: ``[B, C]``.
+        logits: ``[B, C]``; of chunked ones, the features are checked.
 
     >>> LossReading(torch.tensor(0.5), torch.tensor([[1.0, torch.nan]])).read()
     (0.5, False)
     """
 
-    def __init__(self, loss: Tensor, logits: Tensor) -> None:
-        answer = torch.stack((loss.detach(), logits.detach().isfinite().all()))
+    def __init__(self, loss: Tensor, logits: Tensor | ChunkedLogits) -> None:
+        answer = torch.stack((loss.detach(), known(logits).detach().isfinite().all()))
         self.copied: torch.cuda.Event | None = None
         if answer.is_cuda:
             self.answer = torch.empty(2, dtype=answer.dtype, pin_memory=True)
@@ -58,7 +59,7 @@ def raise_nonfinite(
     inputs: Tensor | Bags,
     targets: Tensor | LabelLists,
     index: Tensor,
-    logits: Tensor,
+    logits: Tensor | ChunkedLogits,
 ) -> None:
     """Write what a non-finite loss was computed from, and stop.
 
@@ -71,7 +72,7 @@ def raise_nonfinite(
     file = trainer.folder / f"bad_batch_rank{fabric.global_rank}.pt"
     content = {
         **{"inputs": plain(inputs), "targets": plain(targets), "index": index, "ids": names},
-        **{"logits": logits, "loss_value": value},
+        **{"logits": known(logits), "loss_value": value},
         **{"epoch": progress.epoch, "step": progress.step, "seed": list(trainer.step_seed())},
         **{"model": trainer.module.state_dict(), "stage": trainer.stage},
         "loss": trainer.losses[trainer.stage].state_dict(),
@@ -107,6 +108,11 @@ def check_weights(models: Mapping[str, nn.Module], folder: Path, *, position: st
                     f"the {kind} ({name}) are not finite in {position}, though the losses were; "
                     f"{advice(folder)}"
                 )
+
+
+def known(logits: Tensor | ChunkedLogits) -> Tensor:
+    """Return the logits, or the features of chunked ones."""
+    return logits.features if isinstance(logits, ChunkedLogits) else logits
 
 
 def on_cpu(tree: Any) -> Any:

@@ -9,9 +9,11 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from tkpr.data.assemble import Samples, TrainingData
-from tkpr.data.sparse import SparseDataset
+from tkpr.data.sparse import has_lists
+from tkpr.losses.chunked import ChunkedLogits
 from tkpr.losses.label_lists import LabelLists
-from tkpr.metrics import best_labels, evaluate, evaluate_top
+from tkpr.metrics import evaluate, evaluate_top
+from tkpr.ranking import top_labels
 from tkpr.training.collectives import all_reduce
 from tkpr.training.loader import make_loader, to_device
 from tkpr.training.unreadable import UnreadableImages
@@ -27,7 +29,7 @@ def predict(
     batch_size: int,
     num_workers: int = 0,
     channels_last: bool = False,
-    keep: Callable[[Tensor, Any], Tensor] = lambda outputs, targets: outputs,
+    keep: Callable[[Any, Any], Tensor] = lambda outputs, targets: dense(outputs),
     unreadable: UnreadableImages | None = None,
     after_batch: Callable[[], None] = lambda: None,
 ) -> Tensor:
@@ -81,21 +83,30 @@ def predict(
     return all_reduce(fabric, kept).cpu()
 
 
-def keep_best(logits: Tensor, targets: LabelLists, *, k: int) -> Tensor:
+def dense(logits: Tensor | ChunkedLogits) -> Tensor:
+    """Return logits as a tensor ``[B, C]``."""
+    return logits.dense() if isinstance(logits, ChunkedLogits) else logits
+
+
+def keep_best(logits: Tensor | ChunkedLogits, targets: LabelLists, *, k: int) -> Tensor:
     """Keep the k best labels of each row, then their scores, float32 ``[B, 2 k]``.
 
-    Labels are exact up to 2^24. For :func:`predict`, where N C logits are too many.
+    Ties are broken against the relevant labels, as everywhere (Asm. 2). Labels are exact up to
+    2^24. For :func:`predict`, where N C logits are too many.
 
     >>> keep_best(torch.tensor([[0.5, 2.0, 1.0]]), LabelLists(torch.tensor([[2]])), k=2)
     tensor([[1., 2., 2., 1.]])
     """
-    labels, scores = best_labels(logits, targets.dense(logits.shape[1]), k)
-    return torch.cat([labels.float(), scores], dim=1)
+    # at most P of the candidates are relevant: K irrelevant ones are left where a tie is longer
+    most_relevant = int(targets.counts.max())
+    values, candidates = logits.topk(min(k + most_relevant, logits.shape[1]))
+    places = top_labels(values, targets.contain(candidates), k)
+    return torch.cat([candidates.gather(1, places).float(), values.gather(1, places)], dim=1)
 
 
 def what_to_keep(test: Samples, ks: Sequence[int]) -> dict[str, Any]:
-    """The options of :func:`predict` for the test set: all logits, or the best of a sparse set."""
-    return {"keep": partial(keep_best, k=max(ks))} if isinstance(test, SparseDataset) else {}
+    """The options of :func:`predict` for the test set: all logits, or the best of label lists."""
+    return {"keep": partial(keep_best, k=max(ks))} if has_lists(test) else {}
 
 
 def measure(data: TrainingData, outputs: Tensor, ks: Sequence[int]) -> dict[str, float]:
@@ -107,7 +118,7 @@ def measure(data: TrainingData, outputs: Tensor, ks: Sequence[int]) -> dict[str,
         ks: the cut-offs K.
     """
     test = data.test
-    if isinstance(test, SparseDataset):
+    if has_lists(test):
         labels, weights = outputs[:, : max(ks)].long(), data.inverse_propensities
         return evaluate_top(labels, test.targets, ks, inverse_propensities=weights)
     readable = ~test.unreadable

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from tkpr.config import build, epochs_to_train
 from tkpr.data.assemble import Samples, TrainingData
 from tkpr.losses.protocol import SharesState, TrainStats, UpdatesLabels, UsesEpoch
+from tkpr.models.heads import is_chunked
 from tkpr.training import state
 from tkpr.training.collectives import all_reduce, sync_buffers
 from tkpr.training.loader import Batch, make_loader, to_device
@@ -101,7 +102,8 @@ class Trainer:
             head_lr_multiplier=settings.head_lr_multiplier,
         )
         # a fused optimizer unscales fp16 gradients inside its step, after they would be clipped
-        fused = not (settings.precision == "16-mixed" and settings.clip_norm)
+        clipped = settings.precision == "16-mixed" and settings.clip_norm
+        fused = not clipped and not is_chunked(self.module)  # nor does it take sparse gradients
         optimizer = build_optimizer(self.cfg.optimizer, groups, fused=fused)
         self.optimizer = cast(Any, fabric.setup_optimizers(optimizer))
         epochs = settings.epochs - stage_one_epochs(self.module)
