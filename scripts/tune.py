@@ -95,7 +95,7 @@ def tune(row: "PlannedRun", words: list[str], arguments: argparse.Namespace) -> 
         if int(value) >= row.epochs:
             raise ValueError(
                 f"E_w = {value} leaves none of {row.epochs} epochs to the loss of {row.row}: "
-                "name smaller ones, such as trainer.warmup_epochs=1,2"
+                "name smaller ones, such as trainer.warmup_epochs=0,1"
             )
     final = [word for word in words if not word.startswith("trainer.patience=")]
     if grid or len(final) < len(words):

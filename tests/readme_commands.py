@@ -131,7 +131,7 @@ class Clone:
         for name in ("scripts", "configs"):
             shutil.copytree(ROOT / name, folder / name)
         self.shorten(folder / "configs")
-        more = {f"thing {number}": number for number in range(80, 85)}  # K = 5 takes six classes
+        more = {f"thing {number}": number for number in range(80, 87)}  # K = 10 takes 11 classes
         make_coco(folder / "data" / "coco", names=CATEGORIES | more)
         make_voc(folder / "data" / "voc2007", 2007)
         make_voc(folder / "data" / "voc2012", 2012)

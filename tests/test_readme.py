@@ -119,9 +119,17 @@ INSTEAD = {
         run=(
             "python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features "
             "--methods rank tkpr_a2 --seeds 0 1 optimizer.lr=1e-3,3e-3 "
-            "trainer.warmup_epochs=1,2 loss.k=3,5",
+            "trainer.warmup_epochs=0,1 loss.k=3,5",
         ),
         says="tkpr_a2: optimizer.lr=",
+    ),
+    "python train.py -m experiment=voc2012_mlml_decay budget=features optimizer.lr=1e-2 "
+    "seed=0,1,2": Instead(
+        "takes 180 runs: two methods, two strengths, one seed",
+        run=(
+            "python train.py -m experiment=voc2012_mlml_decay budget=features optimizer.lr=1e-2 "
+            "method=rank,tkpr_a2 optimizer.weight_decay=1e-4,1e-2",
+        ),
     ),
     "python scripts/compare.py RUN_A RUN_B": Instead(
         "leaves the runs to the reader",
@@ -188,7 +196,8 @@ def combinations(name, words):
     fixed, swept = choices(words)
     composed = compose(name, [*fixed, *(options[0] for options in swept)])
     params = composed.hydra.sweeper.get("params") or {}
-    swept += choices([f"{key}={value}" for key, value in params.items()])[1]
+    named = {word.partition("=")[0] for word in words}
+    swept += choices([f"{key}={value}" for key, value in params.items() if key not in named])[1]
     for combination in itertools.product(*swept):
         compose(name, [*fixed, *combination])
     return math.prod(map(len, swept))
@@ -279,7 +288,9 @@ def prepare(words, command, clone):
         path = word.partition("=")[2] or word
         if re.fullmatch(r"runs/[^/]+/[^/]+/[^/]+/?", path) and not (clone.folder / path).exists():
             clone.train_by_name(path)
-    if command.script.startswith("scripts/") or re.search(r"[= ](runs|data)/", str(command)):
+    if command.script.startswith("scripts/") or re.search(
+        r"[= ](runs|data)/|budget=features", str(command)
+    ):
         for earlier in itertools.takewhile(lambda one: one != command, COMMANDS):
             if earlier.block == command.block and str(earlier) not in clone.done:
                 execute(earlier, clone)

@@ -64,7 +64,7 @@ def read_config(file: Path) -> dict[str, Any]:
     except Exception as error:  # broken YAML fails in many ways
         raise ValueError(
             f"{file} cannot be read ({message(error)}): restore it, or delete the folder to start "
-            "this run anew"
+            "over"
         ) from error
 
 
@@ -81,7 +81,7 @@ def check_data(folder: Path, data: dict[str, str]) -> None:
             if (folder / name).exists():
                 raise ValueError(
                     f"{folder} has no run.json, which says what data {name} was computed from: "
-                    "restore it, or delete the folder to start this run anew"
+                    "restore it, or delete the folder to start over"
                 )
         records.write(file, {"run": uuid.uuid4().hex, "data": data})
         return

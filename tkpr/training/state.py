@@ -147,18 +147,17 @@ def load(folder: Path) -> dict[str, Any] | None:
     except Exception as error:  # a broken or foreign file fails in many ways
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise ValueError(
-            f"{file} cannot be read as a checkpoint ({reason}): delete it to start this run anew"
+            f"{file} cannot be read as a checkpoint ({reason}): delete it to start over"
         ) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ValueError(
             f"{file} was written by another version: go on with that one, or delete the file to "
-            "start this run anew"
+            "start over"
         )
     run = records.run_id(folder)
     if run is not None and state["run"] != run:
         raise ValueError(
-            f"{file} belongs to another run: put the right one back, or delete it to start this "
-            "run anew"
+            f"{file} belongs to another run: put the right one back, or delete it to start over"
         )
     return state
 
