@@ -73,10 +73,7 @@ def main() -> None:
     own = arguments.run / "model.safetensors" if arguments.run.is_dir() else arguments.run
     file = arguments.output or own
     save_model(file, trained)
-    if arguments.run.is_dir() and file == own:  # metrics.json holds its checksum
-        results = records.read(arguments.run / "metrics.json")
-        results["files"][own.name] = records.file_checksum(own)
-        records.write(arguments.run / "metrics.json", results)
+    records.renew_checksum(file, trained.run)
     for row in class_report(scores, targets, chosen, trained.class_names):
         print(
             f"{row['class']:<24} threshold {row['threshold']:.4f}  precision {row['precision']:.4f}"

@@ -59,20 +59,56 @@ def run_id(folder: Path) -> str | None:
     return read(file)["run"] if file.exists() else None
 
 
+def read_results(folder: Path) -> dict[str, Any]:
+    """Return the content of a finished run's metrics.json."""
+    file = folder / "metrics.json"
+    results = read(file)
+    check_run(file, results.get("run"))
+    return results
+
+
+def check_run(path: Path, run: object) -> None:
+    """Refuse a file that was written by another run than the one in its folder.
+
+    Args:
+        path: the file; run.json, in the same folder, holds the id of the run.
+        run: the id in the file.
+    """
+    if run_id(path.parent) not in (None, run):
+        raise ValueError(
+            f"{path} and run.json belong to different runs: put the right one back, or delete the "
+            "folder and repeat the training command"
+        )
+
+
 def check_file(path: Path) -> None:
     """Refuse a file of a finished run that is damaged or comes from another run.
 
     Args:
         path: metrics.json, in the same folder, holds its checksum.
     """
-    record = path.parent / "metrics.json"
-    if record.exists():
-        expected = read(record).get("files", {}).get(path.name)
+    if (path.parent / "metrics.json").exists():
+        expected = read_results(path.parent).get("files", {}).get(path.name)
         if expected is not None and file_checksum(path) != expected:
             raise ValueError(
                 f"{path} is damaged or belongs to another run (its checksum is not the one in "
                 f"metrics.json): {AGAIN}"
             )
+
+
+def renew_checksum(path: Path, run: str) -> None:
+    """Store the checksum of a file that was changed on purpose, if it is one of a finished run.
+
+    Args:
+        path: the file, as it is now.
+        run: the id of the run that it belongs to.
+    """
+    record = path.parent / "metrics.json"
+    if record.exists():
+        results = read_results(path.parent)
+        if path.name in results["files"] and results["run"] == run:
+            results["files"][path.name] = file_checksum(path)
+            write(record, results)
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
@@ -84,9 +120,12 @@ def read_history(folder: Path) -> list[dict[str, float]]:
     try:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file, strict=True))
+        runs = {row.pop("run", None) for row in rows}
         history = [{name: float(value) for name, value in row.items()} for row in rows]
     except (ValueError, TypeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged ({error}): {AGAIN}") from error
     if not history:
         raise ValueError(f"{path} is empty: {AGAIN}")
+    for run in runs:
+        check_run(path, run)
     return history

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.data.miniature import make_csv
 from tests.short_runs import train
@@ -130,6 +131,36 @@ def test_other_pretrained_weights_are_other_data(photos, tmp_path):
         train(*words, f"model.checkpoint={file}", folder=tmp_path / "run")
 
 
+def test_weights_of_the_hub_count_by_their_content(photos, tmp_path):
+    """The same name, other weights: as after an update of the repository they come from."""
+    from tkpr.models.backbone import create
+
+    file = tmp_path / "hub.pth"
+    words = [word for word in PHOTOS if word not in ("model=tiny", "model.width=8")]
+    words += [f"dataset.root={photos}", "model=timm", "model.model_name=test_resnet"]
+    words += [f"+model.pretrained_cfg_overlay={{file: {file}, num_classes: 4}}"]
+    torch.manual_seed(0)
+    torch.save(create("test_resnet", 4, pretrained=False).state_dict(), file)
+    first = train(*words, folder=tmp_path / "run")
+    assert train(*words, folder=tmp_path / "run") == first
+    torch.save(create("test_resnet", 4, pretrained=False).state_dict(), file)
+    with pytest.raises(ValueError, match=r"other data \(weights differ\)"):
+        train(*words, folder=tmp_path / "run")
+
+
+def test_the_same_weights_in_another_format_are_the_same(photos, tmp_path):
+    from tkpr.models.backbone import create
+
+    words = [word for word in PHOTOS if word not in ("model=tiny", "model.width=8")]
+    words += [f"dataset.root={photos}", "model=timm", "model.model_name=test_resnet"]
+    weights = create("test_resnet", 4, pretrained=False).state_dict()
+    torch.save({"state_dict": weights}, tmp_path / "a.pth")
+    save_file(weights, tmp_path / "b.safetensors")
+    run = tmp_path / "run"
+    first = train(*words, f"model.checkpoint={tmp_path / 'a.pth'}", folder=run)
+    assert train(*words, f"model.checkpoint={tmp_path / 'b.safetensors'}", folder=run) == first
+
+
 def test_a_run_without_its_record_of_data_is_not_continued(photos, tmp_path):
     finished(photos, tmp_path)
     (tmp_path / "run" / "run.json").unlink()
@@ -156,7 +187,7 @@ def test_a_checkpoint_of_another_run_is_named(photos, tmp_path, monkeypatch):
             with pytest.raises(ZeroDivisionError):
                 train(*words, folder=tmp_path / f"{seed}")
     shutil.copy(tmp_path / "1" / "last.ckpt", tmp_path / "0" / "last.ckpt")
-    with pytest.raises(ValueError, match=r"0/last\.ckpt belongs to another run"):
+    with pytest.raises(ValueError, match=r"0/last\.ckpt and run\.json belong to different runs"):
         train(*PHOTOS, f"dataset.root={photos}", "seed=0", folder=tmp_path / "0")
 
 

@@ -87,6 +87,9 @@ def test_damaged_results_are_named(damage, run, tmp_path):
 def test_broken_settings_are_named(run, tmp_path):
     folder = shutil.copytree(run[0], tmp_path / "run")
     (folder / "config.yaml").write_text("loss: [")
+    with pytest.raises(ValueError, match=r"config\.yaml is damaged, or .*: restore it, or delete"):
+        train(*SMALL, folder=folder)
+    (folder / "run.json").unlink()
     with pytest.raises(ValueError, match=r"config\.yaml cannot be read .*: restore it, or delete"):
         train(*SMALL, folder=folder)
 
@@ -136,6 +139,19 @@ def test_predict_writes_the_top_labels(run, photos, tmp_path, monkeypatch, capsy
     words = [photos / "a.png", "--threshold", 0.0, "--output", output]
     script("predict", folder, *words, monkeypatch=monkeypatch)
     assert len(json.loads(output.read_text())) == 10
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_names_are_no_formulas_for_a_spreadsheet(kind, run, photos, tmp_path, monkeypatch):
+    (photos / "b.png").rename(tmp_path / "=cmd|calc!A1.png")
+    output = tmp_path / f"labels.{kind}"
+    monkeypatch.chdir(tmp_path)
+    words = ["=cmd|calc!A1.png", "--top", 1, "--output", output]
+    script("predict", run[0], *words, monkeypatch=monkeypatch)
+    if kind == "json":
+        assert json.loads(output.read_text())[0]["image"] == "=cmd|calc!A1.png"
+    else:
+        assert next(csv.DictReader(output.open()))["image"] == "'=cmd|calc!A1.png"
 
 
 def test_predict_names_what_is_missing(run, tmp_path, monkeypatch):

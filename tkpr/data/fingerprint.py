@@ -53,12 +53,6 @@ def digest(parts: Sequence[str] | Iterator[Any]) -> str:
     return found.hexdigest()[:16]
 
 
-def file_digest(path: Path) -> str:
-    """Return 16 digits of the SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
 def _inputs(split: Split) -> Iterator[Any]:
     """Yield what stands for the inputs of a split."""
     inputs: Any = split.inputs

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from tkpr import atomic
+from tkpr import atomic, records
 from tkpr.data.dataset import Split, checksum
 from tkpr.data.files import absolute, is_number, read_arrays, read_lines
 from tkpr.data.nuswide_concepts import CONCEPTS, LIST_ORDER
@@ -128,9 +128,9 @@ def freeze_labels(path: Path, observed: np.ndarray | csr_array, ids: Sequence[st
         labels = np.stack(observed.sorted_indices().nonzero()).astype(np.int64)
     if path.exists():
         try:
-            stored = read_arrays(path, ["observed", "ids", "checksum"])
+            stored = read_arrays(path, ["observed", "ids", "checksum", "run"])
             before, names = stored["observed"], stored["ids"].tolist()
-            digest = str(stored["checksum"])
+            digest, run = str(stored["checksum"]), str(stored["run"])
         except Exception as error:  # a damaged archive can raise almost anything
             raise ValueError(f"{path} cannot be read ({error}): delete it") from error
         if not (np.array_equal(before, labels) and names == list(ids)):
@@ -138,12 +138,14 @@ def freeze_labels(path: Path, observed: np.ndarray | csr_array, ids: Sequence[st
                 f"{path} holds other labels (checksum {digest}) than those drawn "
                 f"now ({checksum(observed)}); use that run's settings or another folder"
             )
+        records.check_run(path, run)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {
         "observed": labels,
         "ids": np.array(ids),
         "checksum": np.array(checksum(observed)),
+        "run": np.array(str(records.run_id(path.parent))),
     }
     atomic.write(path, lambda opened: np.savez_compressed(opened, **arrays))
 

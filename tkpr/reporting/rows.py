@@ -72,7 +72,7 @@ def load_runs(root: Path) -> list[Run]:
     runs = []
     for file in sorted(root.rglob("metrics.json")):
         try:
-            record = records.read(file)
+            record = records.read_results(file.parent)
             run = Run(
                 folder=file.parent,
                 config=record["config"],

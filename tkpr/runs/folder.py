@@ -40,6 +40,7 @@ def claim(folder: Path, cfg: DictConfig) -> Iterator[bool]:
         settings = flat(OmegaConf.to_container(cfg, resolve=True))
         stored = folder / "config.yaml"
         if stored.exists():
+            check_config(folder)
             before = read_config(stored)
             changed = sorted(
                 key
@@ -52,9 +53,24 @@ def claim(folder: Path, cfg: DictConfig) -> Iterator[bool]:
                     f"{folder} holds a run with other settings ({what}): "
                     f"name another folder with run_dir=... or delete this one"
                 )
+        elif (folder / "run.json").exists():
+            raise ValueError(
+                f"{folder} has no config.yaml, which holds the settings of its run: restore it, or "
+                "delete the folder to start this run anew"
+            )
         else:
             atomic.write(stored, OmegaConf.to_yaml(cfg, resolve=True))
         yield True
+
+
+def check_config(folder: Path) -> None:
+    """Refuse a config.yaml that is damaged or comes from another run than run.json."""
+    file, identity = folder / "config.yaml", folder / "run.json"
+    if identity.exists() and records.read(identity)["config"] != records.file_checksum(file):
+        raise ValueError(
+            f"{file} is damaged, or it and run.json belong to different runs (its checksum is not "
+            "the one in run.json): restore it, or delete the folder to start this run anew"
+        )
 
 
 def read_config(file: Path) -> dict[str, Any]:
@@ -69,7 +85,10 @@ def read_config(file: Path) -> dict[str, Any]:
 
 
 def check_data(folder: Path, data: dict[str, str]) -> None:
-    """Refuse to resume or skip a run on other data; note the data of a new one in run.json.
+    """Refuse to resume or skip a run on other data; begin a new one with its run.json.
+
+    It holds the id of the run, which is in every other file of it, the fingerprint of its data, and
+    the checksum of config.yaml.
 
     Args:
         folder: claimed.
@@ -83,7 +102,8 @@ def check_data(folder: Path, data: dict[str, str]) -> None:
                     f"{folder} has no run.json, which says what data {name} was computed from: "
                     "restore it, or delete the folder to start over"
                 )
-        records.write(file, {"run": uuid.uuid4().hex, "data": data})
+        config = records.file_checksum(folder / "config.yaml")
+        records.write(file, {"run": uuid.uuid4().hex, "data": data, "config": config})
         return
     before = records.read(file)["data"]
     changed = sorted(key for key in {*data, *before} if data.get(key) != before.get(key))

@@ -29,7 +29,7 @@ from tkpr.config import build, build_dataset, model_facts
 from tkpr.data.assemble import Samples, TrainingData, assemble
 from tkpr.data.dataset import MultiLabelData
 from tkpr.data.features import FeatureDataset
-from tkpr.data.fingerprint import digest, file_digest, fingerprint
+from tkpr.data.fingerprint import digest, fingerprint
 from tkpr.data.images import ImageDataset
 from tkpr.data.maps import MapDataset
 from tkpr.data.sparse import has_lists
@@ -72,20 +72,22 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         loaded = None
         if claimed:
             loaded = load_data(cfg)
-            check_data(folder, fingerprint(loaded) | {"weights": weights_fingerprint(cfg)})
+            weights = weights_fingerprint(cfg, len(loaded.class_names))
+            check_data(folder, fingerprint(loaded) | {"weights": weights})
         # the first process looks for all: others may see a shared file system later
         claimed, finished = fabric.broadcast((claimed, (folder / "metrics.json").exists()))
         if not claimed:
             raise InUse(f"another process is training in {folder}: skipped")
         if finished:
             log.info("%s is finished: skipped", folder)
-            return records.read(folder / "metrics.json") if fabric.is_global_zero else None
+            return records.read_results(folder) if fabric.is_global_zero else None
         if fabric.is_global_zero:
             stack.enter_context(log_to(folder / "train.log"))
         if fabric.world_size > 1 and fabric.is_global_zero:
             log.info("%d processes share the work", fabric.world_size)
         seed_everything(cfg.seed)
-        data = build_data(cfg, folder, data=loaded, maps=True)
+        own = folder if fabric.is_global_zero else None
+        data = build_data(cfg, own, data=loaded, maps=True)
         if has_lists(data.test):
             log.info("labels are lists: no measure that needs the whole ranking, only those @K")
         model = build_model(cfg, data)
@@ -216,21 +218,23 @@ def build_data(
     )
 
 
-def weights_fingerprint(cfg: DictConfig) -> str:
-    """Return what stands for the weights that a run starts from: the digest of a file, or a name.
+def weights_fingerprint(cfg: DictConfig, num_classes: int) -> str:
+    """Return a digest of the pretrained weights that a run starts from; "none" without any.
 
-    >>> model = {"pretrained": True, "checkpoint": None, "model_name": "resnet50.tv_in1k"}
+    It depends on the weights alone, whether they come from the hub, a package or a file: they are
+    loaded into the network, without a cut, whose new layers are always drawn with the same seed.
+
+    >>> model = {"_target_": "tkpr.models.tiny.TinyCNN", "width": 8}
     >>> cfg = OmegaConf.create({"model": model, "trainer": {"random_weights": False}})
-    >>> weights_fingerprint(cfg)
-    'resnet50.tv_in1k'
+    >>> weights_fingerprint(cfg, 10)
+    'none'
     """
     if cfg.trainer.random_weights or not cfg.model.get("pretrained"):
         return "none"
-    if file := cfg.model.get("checkpoint"):
-        if not Path(file).is_file():
-            raise FileNotFoundError(f"no weights at {file}: check model.checkpoint")
-        return file_digest(Path(file))
-    return cfg.model.get("model_name") or cfg.model._target_
+    torch.manual_seed(0)
+    whole = {"cut": None} if "cut" in cfg.model else {}
+    weights = build(cfg.model, facts={"num_classes": num_classes}, **whole).state_dict()
+    return digest(part for name in sorted(weights) for part in (name, weights[name].numpy()))
 
 
 def build_model(cfg: DictConfig, data: TrainingData) -> nn.Module:
@@ -276,6 +280,7 @@ def write_results(trainer: Trainer, outputs: np.ndarray) -> dict[str, Any]:
         for name, part in (("train", data.train), ("test", data.test))
     }
     identity = records.read(folder / "run.json")
+    arrays["run"] = np.array(identity["run"])
     atomic.write(
         folder / "predictions.npz",
         lambda file: np.savez_compressed(file, **arrays),
@@ -285,7 +290,14 @@ def write_results(trainer: Trainer, outputs: np.ndarray) -> dict[str, Any]:
     )
     save_model(
         folder / "model.safetensors",
-        TrainedModel(cfg, data.class_names, source, input_shape(data), **identity),
+        TrainedModel(
+            cfg,
+            data.class_names,
+            source,
+            input_shape(data),
+            run=identity["run"],
+            data=identity["data"],
+        ),
     )
     results = {
         "metrics": measures(trainer.progress.history[-1]),

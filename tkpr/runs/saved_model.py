@@ -92,8 +92,9 @@ def load_model(path: Path) -> TrainedModel:
         raise ValueError(f"{file} was not written by train.py: it does not hold its settings")
     if about.pop("checksum", "") != content_checksum(weights, about):
         raise ValueError(f"{file} is damaged: its checksum does not match its content; restore it")
-    if path.is_dir():
+    if file.name == "model.safetensors":  # under this name, the model of the run in its folder
         records.check_file(file)
+        records.check_run(file, about.get("run"))
     cfg = read_settings(about["config"], file)
     check_targets(cfg.get("model"), file, package="tkpr.models")
     for group in ("dataset", "labels", "transform"):
@@ -188,9 +189,11 @@ def load_predictions(folder: Path) -> dict[str, np.ndarray]:
     records.check_file(file)
     try:
         names = ["logits", "targets", "ids", "class_names"]
-        stored = read_arrays(file, [*names, "labels"])
+        stored = read_arrays(file, [*names, "labels", "run"])
         if "labels" in stored:
             raise ValueError("it holds the best labels of a sparse data set, not all scores")
-        return {name: stored[name] for name in names}
+        found = {name: stored[name] for name in names}
     except Exception as error:  # truncated archives, foreign ones, pickles
         raise ValueError(f"{file} cannot be read as predictions: {error}") from error
+    records.check_run(file, str(stored.get("run")))
+    return found

@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from tkpr import atomic
+from tkpr import atomic, records
 from tkpr.data.assemble import TrainingData
 from tkpr.data.sparse import has_lists
 from tkpr.metrics import mean_average_precision, rank_distribution
@@ -80,9 +80,10 @@ class Logbook:
         if not self.enabled:
             return
         table = io.StringIO(newline="")
-        writer = csv.DictWriter(table, fieldnames=list(history[-1]))
+        run = records.run_id(self.folder)
+        writer = csv.DictWriter(table, fieldnames=[*history[-1], "run"])
         writer.writeheader()
-        writer.writerows(history)
+        writer.writerows(row | {"run": run} for row in history)
         atomic.write(self.folder / "metrics.csv", table.getvalue())
 
     def write_board(self, row: dict[str, float], epoch: int, logits: Tensor) -> None:

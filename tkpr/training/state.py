@@ -154,11 +154,7 @@ def load(folder: Path) -> dict[str, Any] | None:
             f"{file} was written by another version: go on with that one, or delete the file to "
             "start over"
         )
-    run = records.run_id(folder)
-    if run is not None and state["run"] != run:
-        raise ValueError(
-            f"{file} belongs to another run: put the right one back, or delete it to start over"
-        )
+    records.check_run(file, state["run"])
     return state
 
 
