@@ -32,6 +32,7 @@ def main() -> None:
     from tkpr import atomic
     from tkpr.metrics import find_measure
     from tkpr.reporting.analysis import by_settings, epoch_choice, variance_shares
+    from tkpr.reporting.formats import frame_to_csv
     from tkpr.reporting.rows import load_runs
     from tkpr.runs.plan import find_budget
 
@@ -69,7 +70,7 @@ def main() -> None:
     for kind, table in tables.items():
         print(f"{kind}\n{table.to_string(index=False, float_format='%.4f')}\n")
         file = arguments.output / f"{arguments.table}-{arguments.budget}-{kind}.csv"
-        atomic.write(file, table.to_csv(index=False, float_format="%.6f"))
+        atomic.write(file, frame_to_csv(table))
         print(f"written to {file}\n")
 
 

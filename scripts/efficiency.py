@@ -37,6 +37,7 @@ def main() -> None:
 
     from tkpr import atomic
     from tkpr.reporting.efficiency import Setting, about, beside_the_paper, layout, measure
+    from tkpr.reporting.formats import frame_to_csv
 
     for name, value in (LIGHT if arguments.light else FULL).items():
         if getattr(arguments, name) is None:
@@ -61,7 +62,7 @@ def main() -> None:
     print(text)
     arguments.output.mkdir(parents=True, exist_ok=True)
     name = "efficiency-light" if arguments.light else "efficiency"
-    atomic.write(arguments.output / f"{name}.csv", times.to_csv(index=False, float_format="%.6f"))
+    atomic.write(arguments.output / f"{name}.csv", frame_to_csv(times))
     atomic.write(arguments.output / f"{name}.md", text)
     print(f"written to {arguments.output}/{name}.csv and .md")
 

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
+from tkpr.reporting.escape import for_spreadsheet
 from tkpr.runs.script import Parser, device, output_file, positive_int, script
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
@@ -186,7 +187,9 @@ class Writer:
     def write(self, rows: list[dict[str, Any]]) -> None:
         """Add rows."""
         if not self.as_json:
-            self.table.writerows(rows)
+            for row in rows:
+                names = {key: for_spreadsheet(row[key]) for key in ("image", "label")}
+                self.table.writerow(row | names)
             return
         for row in rows:
             self.file.write(("\n" if self.first else ",\n") + json.dumps(row))

@@ -46,10 +46,21 @@ def to_csv(table: Table, *, paper: bool = False) -> str:
             kinds |= {"paper": theirs.loc[name], "difference": kinds["mean"] - theirs.loc[name]}
         seeds = len(table.rows[row])
         body += [
-            {"method": for_spreadsheet(row), "kind": kind, "seeds": seeds, **values}
+            {"method": row, "kind": kind, "seeds": seeds, **values}
             for kind, values in kinds.items()
         ]
-    return pd.DataFrame(body).to_csv(index=False, float_format="%.6f")
+    return frame_to_csv(pd.DataFrame(body))
+
+
+def frame_to_csv(frame: pd.DataFrame) -> str:
+    """Write a frame as CSV in which no text is a formula for a spreadsheet.
+
+    >>> print(frame_to_csv(pd.DataFrame({"row": ["=1+1"], "gain": [-0.5]})))
+    row,gain
+    '=1+1,-0.500000
+    """
+    safe = frame.map(lambda cell: for_spreadsheet(cell) if isinstance(cell, str) else cell)
+    return safe.to_csv(index=False, float_format="%.6f")
 
 
 def to_html(table: Table, *, paper: bool = False, sortable: bool = False) -> str:
