@@ -3,25 +3,41 @@
 python scripts/mutate.py tkpr/ranking.py --tests tests/test_ranking.py tests/test_metrics.py
 python scripts/mutate.py tkpr/losses/tkpr.py --tests tests/losses/test_tkpr.py --sample 40
 
-A mutant is killed if a test or a doctest of the module fails. Survivors are printed with their
-line. Each mutant is tested in a forked process that has the libraries, but not tkpr, loaded.
+A mutant is killed if a test or a doctest of the module fails, or needs more than --timeout seconds
+of processor time. Each mutant is tested in a process of its own. A change inside a function is
+tested by the tests that call it, the fastest first; the tests are collected once, and the function
+is replaced in the forked process. Any other change is tested by importing the mutant.
 """
 
 import ast
-import contextlib
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import multiprocessing
 import os
 import random
+import resource
+import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType, FunctionType
+from typing import TYPE_CHECKING, Any
 
 from tkpr.runs.script import Parser, script
 
+if TYPE_CHECKING:
+    import pytest
+
+Mutant = tuple[int, str, CodeType]  # line, description, code
+FORK = multiprocessing.get_context("fork")
+# --assert=plain: rewriting would load the module itself instead of the mutant
+PYTEST = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider"]
 SWAPS: dict[type, type] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt},
     **{ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is},
@@ -65,7 +81,7 @@ def places(parent: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
                 yield from places(node)
 
 
-def mutants(source: str) -> list[tuple[int, str, CodeType]]:
+def mutants(source: str) -> list[Mutant]:
     """Return (line, description, code) of every mutant of a module.
 
     >>> [(line, text) for line, text, _ in mutants("x = 1 < y")]
@@ -110,27 +126,193 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self.code, module.__dict__)
 
 
-def survives(path: Path, code: CodeType | None, tests: list[str]) -> None:
-    """Exit with 0 if the tests pass with a mutant (or, without code, the module itself)."""
+def in_child(task: Callable[..., Any], *arguments: Any, timeout: float, wall: float) -> Any:
+    """Return what a task returns in a process of its own, or "timeout".
+
+    Args:
+        task: its first argument is a function that ends the process with a result.
+        *arguments: its others.
+        timeout: seconds of processor time.
+        wall: seconds in all.
+    """
+    ours, theirs = FORK.Pipe(duplex=False)
+
+    def end(result: Any) -> None:
+        theirs.send(result)
+        os._exit(0)
+
+    def run() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(timeout), int(timeout)))
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        end(task(end, *arguments))
+
+    child = FORK.Process(target=run)
+    child.start()
+    theirs.close()
+    try:
+        return ours.recv() if ours.poll(wall) else "timeout"
+    except EOFError:
+        return "timeout"
+    finally:
+        child.kill()
+        child.join()
+
+
+def imported(end: Callable[[Any], None], path: Path, code: CodeType, tests: list[str]) -> str:
+    """Import a mutant instead of the module and return whether a test fails."""
     import pytest
 
-    if code is not None:
-        sys.meta_path.insert(0, Loader(path, code))
-    with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
-        os.dup2(null.fileno(), 2)
-        # --assert=plain: rewriting would load the module itself instead of the mutant
-        words = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", str(path), *tests]
-        os._exit(int(pytest.main(words)))
+    sys.meta_path.insert(0, Loader(path, code))
+    return "a test" if pytest.main([*PYTEST, str(path), *tests]) else ""
+
+
+def parts(code: CodeType) -> list[CodeType]:
+    r"""Return the code of a module and of everything that is defined in it, in order.
+
+    >>> code = compile("class A:\n    def f(self):\n        pass", "", "exec")
+    >>> [part.co_qualname for part in parts(code)]
+    ['<module>', 'A', 'A.f']
+    """
+    inside = [part for part in code.co_consts if isinstance(part, CodeType)]
+    return [code, *(deeper for part in inside for deeper in parts(part))]
+
+
+def changed_function(before: list[CodeType], after: list[CodeType]) -> int | None:
+    """Return which of a module's parts a mutant changes; None unless it is one function alone."""
+    if len(before) != len(after):
+        return None
+
+    def own(code: CodeType) -> tuple[Any, ...]:
+        values = [repr(value) for value in code.co_consts if not isinstance(value, CodeType)]
+        return code.co_code, code.co_names, code.co_freevars, values
+
+    pairs = enumerate(zip(before, after, strict=True))
+    found = [number for number, (one, other) in pairs if own(one) != own(other)]
+    if len(found) != 1 or not before[found[0]].co_flags & inspect.CO_OPTIMIZED:
+        return None
+    return found[0]
+
+
+class Session:
+    """A plugin of pytest that collects tests once and runs them on one mutant after another.
+
+    Args:
+        path: the module.
+        codes: of its mutants.
+        timeout: seconds of processor time for a mutant.
+        results: for each mutant the name of the test that kills it, "" if it survives, None if the
+            change is not inside a function.
+    """
+
+    def __init__(self, path: Path, codes: list[CodeType], timeout: float, results: Any) -> None:
+        self.path, self.timeout, self.results = str(path.resolve()), timeout, results
+        self.before = parts(compile(path.read_text(), self.path, "exec"))
+        self.places = {place(code): number for number, code in enumerate(self.before)}
+        self.mutants = [parts(code) for code in codes]
+        self.end: Callable[[Any], None] = print
+
+    def pytest_runtest_logreport(self, report: "pytest.TestReport") -> None:
+        """End the process of a mutant with the first test that fails."""
+        if report.failed:
+            self.end(report.nodeid)
+
+    def pytest_runtestloop(self, session: "pytest.Session") -> bool:
+        """Run the tests on the module as it is, then on each mutant."""
+        functions = [one for one in gc.get_objects() if self.is_ours(one)]
+        items, base = session.items, Path(session.config.option.basetemp)
+        calls = in_child(self.trace, items, timeout=1e6, wall=1e6)
+        if not isinstance(calls, list):
+            self.results.send(f"the tests fail without any change: {calls}")
+            return True
+        kills: Counter[str] = Counter()
+        for after in self.mutants:
+            number = changed_function(self.before, after)
+            if number is None:
+                self.results.send(None)
+                continue
+            useful = sorted(
+                (seconds / (1 + kills[item.nodeid]), position)
+                for position, (item, (seconds, seen)) in enumerate(zip(items, calls, strict=True))
+                if number in seen
+            )
+            tests = [items[position] for _, position in useful]
+            limits = {"timeout": self.timeout, "wall": 30 * self.timeout}
+            killer = in_child(self.replaced, functions, after, tests, **limits)
+            kills[killer] += 1
+            self.results.send(killer)
+            shutil.rmtree(base, ignore_errors=True)
+            base.mkdir()
+        return True
+
+    def is_ours(self, one: object) -> bool:
+        """Whether an object is a function of the module."""
+        return (
+            isinstance(one, FunctionType)
+            and one.__code__.co_filename == self.path
+            and place(one.__code__) in self.places
+        )
+
+    def trace(
+        self, end: Callable[[Any], None], items: list["pytest.Item"]
+    ) -> list[tuple[float, set[int]]]:
+        """Return how long each test takes, and which functions of the module it calls."""
+        self.end, found, seen = end, [], set()
+
+        def note(frame: FrameType, event: str, value: object) -> None:
+            if frame.f_code.co_filename == self.path:
+                seen.add(self.places[place(frame.f_code)])
+
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            seen.clear()
+            start = time.process_time()
+            sys.settrace(note)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            sys.settrace(None)
+            found.append((time.process_time() - start, set(seen)))
+        return found
+
+    def replaced(
+        self,
+        end: Callable[[Any], None],
+        functions: list[FunctionType],
+        after: list[CodeType],
+        items: list["pytest.Item"],
+    ) -> str:
+        """Replace the functions of the module by a mutant's, then run tests."""
+        self.end = end
+        for one in functions:
+            one.__code__ = after[self.places[place(one.__code__)]]
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        return ""
+
+
+def place(code: CodeType) -> tuple[str, int, bytes]:
+    """Return what tells a function from the others of its module."""
+    return code.co_qualname, code.co_firstlineno, code.co_linetable
+
+
+def run_session(session: Session, tests: list[str]) -> None:
+    """Collect tests and run them on mutants."""
+    import pytest
+
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    with tempfile.TemporaryDirectory() as base:
+        pytest.main([*PYTEST, "-s", f"--basetemp={base}/tests", *tests], [session])
 
 
 def main() -> None:
-    """Read the command line, test the mutants, print the survivors and a line of CSV."""
+    """Read the command line, test the mutants, print each and a line of CSV."""
     parser = Parser(__doc__)
     parser.add_argument("module", type=Path, help="a file, relative to the working directory")
     parser.add_argument("--tests", nargs="+", default=[], help="test files, fastest first")
     parser.add_argument("--sample", type=int, help="the number of mutants to draw; default all")
     parser.add_argument("--lines", type=int, nargs="+", help="only mutants of these lines")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds; later means killed")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds; later means killed")
     arguments = parser.parse_args()
     for name in [name for name in sys.modules if name.partition(".")[0] == "tkpr"]:
         del sys.modules[name]  # the children import it anew
@@ -139,29 +321,30 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    fork = multiprocessing.get_context("fork")
-
-    def passes(code: CodeType | None) -> bool:
-        child = fork.Process(target=survives, args=(arguments.module, code, arguments.tests))
-        child.start()
-        child.join(arguments.timeout)
-        child.kill()
-        child.join()
-        return child.exitcode == 0
-
-    if not passes(None):
-        raise ValueError("the tests fail without any change")
-    every = mutants(arguments.module.read_text())
+    path, tests, timeout = arguments.module, arguments.tests, arguments.timeout
+    every = mutants(path.read_text())
     drawn = [mutant for mutant in every if not arguments.lines or mutant[0] in arguments.lines]
     if arguments.sample is not None:
         drawn = random.Random(0).sample(drawn, min(arguments.sample, len(drawn)))
+    ours, theirs = FORK.Pipe(duplex=False)
+    session = Session(path, [code for _, _, code in drawn], timeout, theirs)
+    child = FORK.Process(target=run_session, args=(session, [str(path), *tests]))
+    child.start()
+    theirs.close()
     killed = 0
     for line, text, code in drawn:
-        if passes(code):
-            print(f"survived: {arguments.module}:{line}: {text}", flush=True)
-        else:
-            killed += 1
-    print(f"{arguments.module},{len(every)},{len(drawn)},{killed}", flush=True)
+        killer = ours.recv()
+        if killer is None:
+            limits = {"timeout": 5 * timeout, "wall": 30 * timeout}
+            killer = in_child(imported, path, code, tests, **limits)
+        elif killer.startswith("the tests fail"):
+            raise ValueError(killer)
+        killed += bool(killer)
+        print(
+            f"{f'killed by {killer}' if killer else 'survived'}: {path}:{line}: {text}", flush=True
+        )
+    child.join()
+    print(f"{path},{len(every)},{len(drawn)},{killed}", flush=True)
 
 
 if __name__ == "__main__":
