@@ -56,7 +56,7 @@ def claim(folder: Path, cfg: DictConfig) -> Iterator[bool]:
         elif (folder / "run.json").exists():
             raise ValueError(
                 f"{folder} has no config.yaml, which holds the settings of its run: restore it, or "
-                "delete the folder to start this run anew"
+                "delete the folder to start over"
             )
         else:
             atomic.write(stored, OmegaConf.to_yaml(cfg, resolve=True))
@@ -69,7 +69,7 @@ def check_config(folder: Path) -> None:
     if identity.exists() and records.read(identity)["config"] != records.file_checksum(file):
         raise ValueError(
             f"{file} is damaged, or it and run.json belong to different runs (its checksum is not "
-            "the one in run.json): restore it, or delete the folder to start this run anew"
+            "the one in run.json): restore it, or delete the folder to start over"
         )
 
 
