@@ -1,8 +1,10 @@
 """Analyse the runs of a table: what is due to the loss, to its settings, to the seed?
 
-Prints the shares of the variance, and what reporting the best epoch of each measure would add, as
-some public code does. Both need the runs of scripts/tune.py: final ones and those of the search.
-With --by it lists the values of a sweep instead, by the settings that were swept.
+Prints what the searches found on held-out images, the shares of the variance, and what reporting
+the best epoch of each measure would add, as some public code does. All need the runs of
+scripts/tune.py: final ones and those of the search. With --best 0.25 only the best quarter of each
+search counts as the spread over settings. With --by it lists the values of a sweep instead, by the
+settings that were swept.
 
 python scripts/analyse.py voc2012_mlml_ranking_resnet50 --budget features
 python scripts/analyse.py coco_mlc_ranking_resnet101 --budget features --measures mAP@3 ranking_loss
@@ -23,6 +25,7 @@ def main() -> None:
     parser.add_argument("--budget", default="paper", help="a file of configs/budget (paper)")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
     parser.add_argument("--measures", nargs="+", default=["mAP@3"], help="default: mAP@3")
+    parser.add_argument("--best", type=float, default=1.0, help="share of each search (1)")
     parser.add_argument("--by", nargs="+", help="list a sweep by these settings")
     parser.add_argument("--output", type=output_folder, default="tables", help="where to write")
     arguments = parser.parse_args()
@@ -31,7 +34,7 @@ def main() -> None:
 
     from tkpr import atomic
     from tkpr.metrics import find_measure
-    from tkpr.reporting.analysis import by_settings, epoch_choice, variance_shares
+    from tkpr.reporting.analysis import by_settings, epoch_choice, searches, variance_shares
     from tkpr.reporting.formats import frame_to_csv
     from tkpr.reporting.rows import load_runs
     from tkpr.runs.plan import find_budget
@@ -61,10 +64,11 @@ def main() -> None:
     else:
         lines = []
         for measure in arguments.measures:
-            found = variance_shares(runs, measure)
+            found = variance_shares(runs, measure, best=arguments.best)
             shares = {part: found.share(part) for part in ("loss", "setting", "seed")}
             counts = {"rows": found.rows, "searched": found.searched}
             lines.append({"measure": measure, **shares, **counts})
+        tables["search"] = searches(runs, arguments.measures[0])
         tables["variance"] = pd.DataFrame(lines)
         tables["epoch_choice"] = epoch_choice(runs, arguments.measures)
     for kind, table in tables.items():

@@ -118,7 +118,7 @@ INSTEAD = {
         "takes 226 runs: two rows and a small grid",
         run=(
             "python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features "
-            "--methods rank tkpr_a2 --seeds 0 1 optimizer.lr=1e-3,3e-3 "
+            "--methods rank tkpr_a2 --seeds 0 1 --tries 3 optimizer.lr=1e-3,3e-3 "
             "trainer.warmup_epochs=0,1 loss.k=3,5",
         ),
         says="tkpr_a2: optimizer.lr=",

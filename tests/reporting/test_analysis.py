@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.fake_runs import write_run
-from tkpr.reporting.analysis import by_settings, epoch_choice, variance_shares
+from tkpr.reporting.analysis import by_settings, epoch_choice, searches, variance_shares
 from tkpr.reporting.rows import Run, load_runs
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +101,28 @@ def test_epochs_chosen_by_plain_loops(folder):
             assert line["chosen on held-out"] == pytest.approx(fmean(gains))
             assert line["chosen on test"] == pytest.approx(fmean(test_gains))
             assert line["chosen on test"] >= max(0, line["chosen on held-out"]) - 1e-12
+
+
+def test_only_the_best_of_a_search_may_count():
+    runs = [run_with(row, level, seed=s) for row, level in (("a", 0.5), ("b", 0.7)) for s in (0, 1)]
+    for row in ("a", "b"):
+        runs += [run_with(row, v, k=k, holdout=0.2) for k, v in enumerate((0.1, 0.6, 0.4, 0.2))]
+    assert variance_shares(runs).setting == pytest.approx(variance([0.1, 0.6, 0.4, 0.2]))
+    found = variance_shares(runs, best=0.5)
+    assert found.setting == pytest.approx(variance([0.6, 0.4]))
+    assert found.searched == 4
+
+
+def test_what_a_search_found():
+    runs = [run_with("a", v, k=k, holdout=0.2) for k, v in enumerate((0.1, 0.6, 0.4))]
+    runs += [run_with("b", 0.9, holdout=0.2), run_with("b", 99.0)]
+    runs[1].overrides.extend(["experiment=t", "loss.k=1", "split.holdout=0.2"])
+    found = searches(runs)
+    assert found["row"].tolist() == ["b", "a"]
+    assert found["settings tried"].tolist() == [1, 3]
+    assert found["best"].tolist() == [0.9, 0.6]
+    assert found["median"].tolist() == [0.9, 0.4]
+    assert found["settings"].tolist() == ["", "loss.k=1"]
 
 
 def test_values_of_a_sweep_by_its_settings():

@@ -35,7 +35,7 @@ class Shares:
         return getattr(self, part) / total if total else float("nan")
 
 
-def variance_shares(runs: Sequence[Run], measure: str = "mAP@3") -> Shares:
+def variance_shares(runs: Sequence[Run], measure: str = "mAP@3", *, best: float = 1.0) -> Shares:
     r"""Split the variance of a measure into loss, setting and seed.
 
     The final runs give two of them, the runs of the search on held-out images the third:
@@ -50,9 +50,13 @@ def variance_shares(runs: Sequence[Run], measure: str = "mAP@3") -> Shares:
     Args:
         runs: of one table at one budget, final ones with two seeds or more, and searches.
         measure: which measure.
+        best: the share of each search that counts; a wide search has settings nobody would keep.
     """
     final = _by_row([run for run in runs if not run.held_out], measure)
     search = _by_row([run for run in runs if run.held_out], measure)
+    for row, values in search.items():
+        ordered = sorted(values, reverse=not lower_is_better(measure))
+        search[row] = ordered[: max(2, round(best * len(values)))]
     repeated = [values for values in final.values() if len(values) > 1]
     searched = [values for values in search.values() if len(values) > 1]
     if len(final) < 2 or not repeated or not searched:
@@ -66,6 +70,42 @@ def variance_shares(runs: Sequence[Run], measure: str = "mAP@3") -> Shares:
     setting = float(np.mean([np.var(values, ddof=1) for values in searched]))
     count = sum(len(values) for values in searched)
     return Shares(max(0.0, between - seed / seeds), setting, seed, len(final), count)
+
+
+def searches(runs: Sequence[Run], measure: str = "mAP@3") -> pd.DataFrame:
+    """What the searches of a table found on held-out images, the best row first.
+
+    Args:
+        runs: of one table at one budget.
+        measure: the one that decides.
+
+    Returns:
+        A line per row: how many settings were tried, the best value and the median, and the words
+        of the best run.
+    """
+    lower = lower_is_better(measure)
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.held_out:
+            found.setdefault(run.row or "", []).append(run)
+    lines = []
+    for row, group in found.items():
+        values = [run.metrics[measure] for run in group]
+        winner = group[int(np.argmin(values) if lower else np.argmax(values))]
+        words = [word for word in winner.overrides if not word.startswith(_NOT_SEARCHED)]
+        lines.append(
+            {
+                "row": row,
+                "settings tried": len(group),
+                "best": winner.metrics[measure],
+                "median": float(np.median(values)),
+                "settings": " ".join(words),
+            }
+        )
+    return pd.DataFrame(lines).sort_values("best", ascending=lower, ignore_index=True)
+
+
+_NOT_SEARCHED = ("experiment=", "budget=", "method=", "split.", "seed=", "dataset.")
 
 
 def _by_row(runs: Sequence[Run], measure: str) -> dict[str, list[float]]:
