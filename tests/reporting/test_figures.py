@@ -525,6 +525,9 @@ def test_a_dot_for_each_loss_and_seed(rows, measure):
     means = [np.mean(values) for values in found]
     assert means == sorted(means, reverse=measure == "ranking_loss")  # the best on top
     assert panel.get_yticklabels()[-1].get_text() == shown("TKPR_a2")
+    low, high = panel.get_ylim()
+    assert low <= -0.5
+    assert high >= len(rows) - 0.5
     assert_readable(figure)
 
 

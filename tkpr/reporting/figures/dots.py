@@ -33,6 +33,7 @@ def draw(rows: dict[str, list[Run]], *, measure: str = "mAP@3") -> Figure:
         )
         panel.plot(means[row], place, marker="|", markersize=13, color=COLOURS[0])
     panel.set_yticks(range(len(order)), [shown(row) for row in order])
+    panel.set_ylim(-0.7, len(order) - 0.3)  # room for the lines of the first and the last
     panel.set_ylabel("optimized loss")
     less = ", less is better" if lower_is_better(measure) else ""
     panel.set_xlabel(f"{title(measure)} on the test set{less} (dot: a seed; line: their mean)")
