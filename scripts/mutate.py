@@ -4,9 +4,10 @@ python scripts/mutate.py tkpr/ranking.py --tests tests/test_ranking.py tests/tes
 python scripts/mutate.py tkpr/losses/tkpr.py --tests tests/losses/test_tkpr.py --sample 40
 
 A mutant is killed if a test or a doctest of the module fails, or needs more than --timeout seconds
-of processor time. Each mutant is tested in a process of its own. A change inside a function is
-tested by the tests that call it, the fastest first; the tests are collected once, and the function
-is replaced in the forked process. Any other change is tested by importing the mutant.
+of processor time; it is undecided, and not counted, if the machine has no time for it. Each mutant
+is tested in a process of its own. A change inside a function is tested by the tests that call it,
+the fastest first; the tests are collected once, and the function is replaced in the forked process.
+Any other change is tested by importing the mutant.
 """
 
 import ast
@@ -127,13 +128,13 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def in_child(task: Callable[..., Any], *arguments: Any, timeout: float, wall: float) -> Any:
-    """Return what a task returns in a process of its own, or "timeout".
+    """Return what a task returns in a process of its own, how it died, or None if it is unknown.
 
     Args:
         task: its first argument is a function that ends the process with a result.
         *arguments: its others.
         timeout: seconds of processor time.
-        wall: seconds in all.
+        wall: seconds in all; a machine that is busy with other work may exceed them.
     """
     ours, theirs = FORK.Pipe(duplex=False)
 
@@ -142,7 +143,7 @@ def in_child(task: Callable[..., Any], *arguments: Any, timeout: float, wall: fl
         os._exit(0)
 
     def run() -> None:
-        resource.setrlimit(resource.RLIMIT_CPU, (int(timeout), int(timeout)))
+        resource.setrlimit(resource.RLIMIT_CPU, (int(timeout), int(timeout) + 1))
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
@@ -152,9 +153,10 @@ def in_child(task: Callable[..., Any], *arguments: Any, timeout: float, wall: fl
     child.start()
     theirs.close()
     try:
-        return ours.recv() if ours.poll(wall) else "timeout"
+        return ours.recv() if ours.poll(wall) else None
     except EOFError:
-        return "timeout"
+        child.join(wall)
+        return f"signal {-child.exitcode}" if child.exitcode else None
     finally:
         child.kill()
         child.join()
@@ -202,8 +204,8 @@ class Session:
         path: the module.
         codes: of its mutants.
         timeout: seconds of processor time for a mutant.
-        results: for each mutant the name of the test that kills it, "" if it survives, None if the
-            change is not inside a function.
+        results: for each mutant whether its change is inside a function and, if it is, the name of
+            the test that kills it, "" if it survives, None if time was too short.
     """
 
     def __init__(self, path: Path, codes: list[CodeType], timeout: float, results: Any) -> None:
@@ -224,13 +226,13 @@ class Session:
         items, base = session.items, Path(session.config.option.basetemp)
         calls = in_child(self.trace, items, timeout=1e6, wall=1e6)
         if not isinstance(calls, list):
-            self.results.send(f"the tests fail without any change: {calls}")
+            self.results.send((True, f"the tests fail without any change: {calls}"))
             return True
         kills: Counter[str] = Counter()
         for after in self.mutants:
             number = changed_function(self.before, after)
             if number is None:
-                self.results.send(None)
+                self.results.send((False, None))
                 continue
             useful = sorted(
                 (seconds / (1 + kills[item.nodeid]), position)
@@ -240,8 +242,8 @@ class Session:
             tests = [items[position] for _, position in useful]
             limits = {"timeout": self.timeout, "wall": 30 * self.timeout}
             killer = in_child(self.replaced, functions, after, tests, **limits)
-            kills[killer] += 1
-            self.results.send(killer)
+            kills[killer or ""] += 1
+            self.results.send((True, killer))
             shutil.rmtree(base, ignore_errors=True)
             base.mkdir()
         return True
@@ -331,20 +333,19 @@ def main() -> None:
     child = FORK.Process(target=run_session, args=(session, [str(path), *tests]))
     child.start()
     theirs.close()
-    killed = 0
+    killed, undecided = 0, 0
     for line, text, code in drawn:
-        killer = ours.recv()
-        if killer is None:
+        inside, killer = ours.recv()
+        if not inside:
             limits = {"timeout": 5 * timeout, "wall": 30 * timeout}
             killer = in_child(imported, path, code, tests, **limits)
-        elif killer.startswith("the tests fail"):
+        elif killer and killer.startswith("the tests fail"):
             raise ValueError(killer)
-        killed += bool(killer)
-        print(
-            f"{f'killed by {killer}' if killer else 'survived'}: {path}:{line}: {text}", flush=True
-        )
+        killed, undecided = killed + bool(killer), undecided + (killer is None)
+        outcome = f"killed by {killer}" if killer else "undecided" if killer is None else "survived"
+        print(f"{outcome}: {path}:{line}: {text}", flush=True)
     child.join()
-    print(f"{path},{len(every)},{len(drawn)},{killed}", flush=True)
+    print(f"{path},{len(every)},{len(drawn) - undecided},{killed}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The measures against other libraries' stored values, scikit-learn, and plain loops."""
 
+import itertools
 import math
 import warnings
 
@@ -270,6 +271,21 @@ def test_average_over_ties_is_the_mean_over_all_orders():
     )
 
 
+@pytest.mark.parametrize("targets", [[1, 1, 0, 1, 0, 1], [0, 1, 1, 1, 0, 0], [1, 0, 1, 1, 1, 0]])
+def test_average_over_ties_is_exact(targets):
+    """All orders of a tie of two and of one of three labels, one by one."""
+    scores, targets = np.array([[2.0, 2, 1, 1, 1, 0]]), np.array([targets])
+    orders = [
+        scores + 1e-3 * np.array([[*two, *three, 0]])
+        for two in itertools.permutations(range(2))
+        for three in itertools.permutations(range(3))
+    ]
+    for name, measure in MEASURES.items():
+        for k in range(1, 6):
+            mean = np.mean([measure(order, targets, k) for order in orders])
+            assert measure(scores, targets, k, ties="average") == pytest.approx(mean), name
+
+
 @settings(max_examples=50)
 @given(batches(max_rows=4, max_classes=7), st.integers(0, 1000))
 def test_order_of_rows_and_columns_does_not_matter(batch, seed):
@@ -459,3 +475,34 @@ def test_an_unknown_measure_is_named(name):
 def test_training_quantities_are_not_measured():
     with pytest.raises(ValueError, match="train_loss is a number of the training loop"):
         metrics.evaluate_one("train_loss", np.eye(2), np.eye(2, dtype=int))
+
+
+def test_alpha_is_two_by_default():
+    scores, targets = np.array([[3.0, 2, 1, 0]]), np.array([[0, 1, 1, 1]])
+    values = [metrics.tkpr_at_k(scores, targets, 3, alpha=alpha) for alpha in (1, 2, 3)]
+    assert len(set(values)) == 3
+    assert metrics.tkpr_at_k(scores, targets, 3) == values[1]
+
+
+def test_f1_without_a_hit_is_zero():
+    scores, targets = np.array([[1.0, -1], [1, -1]]), np.array([[0, 1], [0, 1]])
+    assert metrics.class_f1(scores, targets, threshold=0.0) == 0
+    assert metrics.overall_f1(scores, targets, threshold=0.0) == 0
+
+
+def test_empty_rows_are_counted_one_by_one():
+    targets = np.array([[0, 0], [0, 0], [0, 0], [1, 0], [1, 1], [1, 1]])
+    counts = metrics.count_empty(targets)
+    assert counts["rows_without_relevant"] == 3
+    assert counts["rows_without_irrelevant"] == 2
+
+
+def test_digits_as_in_the_papers_tables():
+    digits = {"P@3": 3, "mAP@5": 3, "TKPR_a2@3": 3, "mAP": 3, "ranking_loss": 4, "train_loss": 4}
+    assert {name: metrics.find_measure(name)[0].digits for name in digits} == digits
+
+
+def test_a_measure_of_classes_is_not_one_of_images():
+    answer = r"^mAP is no mean over images: choose one of P@K, R@K, .*, ranking_loss$"
+    with pytest.raises(ValueError, match=answer):
+        metrics.per_image("mAP", np.eye(2), np.eye(2))

@@ -1,5 +1,7 @@
 import importlib.util
 import runpy
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,35 @@ def test_a_mutant_is_imported_instead_of_the_module():
     spec.loader.exec_module(module)
     assert module.answer == 43
     assert loader.find_spec("made_up") is None
+
+
+def wait(end, seconds):
+    time.sleep(seconds)
+    return "done"
+
+
+def spin(end):
+    while True:
+        pass
+
+
+def test_how_a_mutant_ends():
+    """A mutant that never ends is killed; one that had to wait for the machine is undecided."""
+    in_child = SCRIPT["in_child"]
+    assert in_child(wait, 0, timeout=60, wall=60) == "done"
+    assert in_child(lambda end: end("early"), timeout=60, wall=60) == "early"
+    assert in_child(spin, timeout=1, wall=300) == f"signal {int(signal.SIGXCPU)}"
+    assert in_child(wait, 60, timeout=60, wall=0.1) is None
+
+
+def test_only_the_function_that_changes_is_named():
+    source = "limit = 1\n\ndef f(a=2):\n    return [x + 3 for x in a]\n\nclass A:\n    b = 4\n"
+    before = SCRIPT["parts"](compile(source, "", "exec"))
+    found = {
+        text: SCRIPT["changed_function"](before, SCRIPT["parts"](code))
+        for _, text, code in SCRIPT["mutants"](source)
+    }
+    inside = found.pop("3  ->  4")
+    assert before[inside].co_qualname.startswith("f")
+    assert found.pop("x + 3  ->  x - 3") == inside
+    assert set(found.values()) == {None}

@@ -147,3 +147,24 @@ def test_inverse_propensities_for_published_constants(a, b):
 def test_propensities_that_are_undefined(counts, size, constants):
     with pytest.raises(ValueError, match=r"must be \[C\]|at least 3|0 or more and b above 0"):
         inverse_propensities(counts, size, **constants)
+
+
+def test_cut_offs_by_default():
+    labels, _ = best_labels(*random_rows(), 5)
+    found = evaluate_top(labels, csr_array(random_rows()[1].numpy()))
+    assert {int(name.partition("@")[2]) for name in found} == {1, 3, 5}
+
+
+def test_propensities_of_the_fewest_samples():
+    counts = torch.tensor([1, 2])
+    assert (inverse_propensities(counts, 3) > 1).all()
+    with pytest.raises(ValueError, match="at least 3 training samples; got 2"):
+        inverse_propensities(counts, 2)
+
+
+@pytest.mark.parametrize("measure", [psp_at_k, psndcg_at_k])
+def test_one_label_with_a_propensity_of_one(measure):
+    one = torch.ones(1, 1)
+    assert measure(one, one, torch.tensor([1]), 1) == 1
+    with pytest.raises(ValueError, match="no row has the relevant labels"):
+        measure(0 * one, 0 * one, torch.tensor([0]), 1)
