@@ -39,3 +39,22 @@ def test_a_folder_that_fails_is_named(tmp_path, flushed):
     flushed.number = errno.EIO
     with pytest.raises(OSError, match=rf"{tmp_path} cannot be flushed to the disk \(.*error"):
         atomic.write(tmp_path / "a.txt", "new")
+
+
+def test_a_write_that_fails_is_reported_and_changes_nothing(tmp_path):
+    file = tmp_path / "a.txt"
+    atomic.write(file, "old")
+
+    def fail(opened):
+        opened.write(b"half")
+        raise RuntimeError("no space left\nin many lines")
+
+    with pytest.raises(OSError, match=r"a\.txt cannot be written \(no space left\); what was"):
+        atomic.write(file, fail)
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_part_that_another_process_removes_first_does_not_matter(tmp_path, monkeypatch):
+    monkeypatch.setattr(type(tmp_path), "glob", lambda folder, pattern: [folder / ".gone.part"])
+    atomic.remove_parts(tmp_path)
