@@ -10,7 +10,9 @@ from torch.nn import functional as F
 from tests.losses.golden import assert_matches, cases, tensors
 from tkpr.losses.asymmetric import AsymmetricLoss
 from tkpr.losses.balanced import DistributionBalancedLoss
+from tkpr.losses.partial_asymmetric import PartialAsymmetricLoss
 from tkpr.losses.robust import SPLC, Hill
+from tkpr.losses.two_way import TwoWay
 from tkpr.losses.univariate import Univariate
 
 COUNTS = [40, 3, 7, 50, 99, 1, 20, 12]
@@ -259,6 +261,12 @@ def test_unknown_reduction(kind):
         (AsymmetricLoss, {"gamma_neg": 4, "gamma_pos": 0, "clip": 0.05, "eps": 1e-8}),
         (Hill, {"lamb": 1.5, "margin": 1, "gamma": 2}),
         (SPLC, {"tau": 0.6, "change_epoch": 1, "margin": 1, "gamma": 2}),
+        (TwoWay, {"positive_temperature": 4, "negative_temperature": 1}),
+        (
+            PartialAsymmetricLoss,
+            {"gamma_pos": 0, "gamma_neg": 1, "gamma_unknown": 2, "clip": 0, "likelihood_top": 5}
+            | {"alpha_pos": 1, "alpha_neg": 1, "alpha_unknown": 1},
+        ),
     ],
 )
 def test_defaults_are_the_published_constants(kind, published):

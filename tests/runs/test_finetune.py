@@ -114,3 +114,17 @@ def test_losses_see_the_logits_divided_by_the_temperature(words, tmp_path, monke
     assert max(logits.abs().max() for logits in seen[1]) > 0.1
     with pytest.raises(ValueError, match="temperature must be a number above 0; got 0"):
         train(*words, "trainer.temperature=0", folder=tmp_path / "zero")
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_a_damaged_probe_is_trained_again(damage, words, tmp_path, caplog):
+    whole = train(*words, folder=tmp_path / "whole")
+    (file,) = (tmp_path / "maps").glob("probe-*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-2] ^= 64
+    file.write_bytes(content if damage == "flip" else content[: len(content) // 2])
+    again = train(*words, folder=tmp_path / "again")
+    assert "is damaged: the probe is trained again" in caplog.text
+    assert again["metrics"] == whole["metrics"]
+    one, other = (checkpoint.load(tmp_path / name)["model"] for name in ("whole", "again"))
+    assert_equal(one, other)

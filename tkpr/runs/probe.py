@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import nn
 
@@ -17,6 +18,7 @@ from tkpr.data.assemble import TrainingData
 from tkpr.data.files import absolute
 from tkpr.data.maps import MapDataset
 from tkpr.runs.maps import only_one
+from tkpr.runs.saved_model import content_checksum
 from tkpr.training.probe import classifier_inputs, fit
 from tkpr.training.trainer import train_stats
 
@@ -44,10 +46,27 @@ def start_from_probe(model: Any, cfg: DictConfig, data: TrainingData, device: to
         state = train_probe(model, cfg, data, device)
     else:
         with only_one(file):
-            if not file.exists():
-                atomic.write(file, save(train_probe(model, cfg, data, device)))
-            state = load_file(file)
+            found = read_probe(file)
+            state = train_probe(model, cfg, data, device) if found is None else found
+            if found is None:
+                atomic.write(file, save(state, {"checksum": content_checksum(state, {})}))
     classifier.load_state_dict(state)
+
+
+def read_probe(file: Path) -> dict[str, torch.Tensor] | None:
+    """Return the weights of a stored probe; None if there is none, or only a damaged one."""
+    if not file.exists():
+        return None
+    try:
+        with safe_open(file, framework="pt") as opened:
+            about = opened.metadata() or {}
+        state = load_file(file)
+    except (SafetensorError, OSError):
+        about, state = {}, {}
+    if about.get("checksum") == content_checksum(state, {}):
+        return state
+    log.warning("%s is damaged: the probe is trained again", file)
+    return None
 
 
 def train_probe(
