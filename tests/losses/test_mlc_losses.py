@@ -12,6 +12,7 @@ from tkpr.losses.asymmetric import AsymmetricLoss
 from tkpr.losses.balanced import DistributionBalancedLoss
 from tkpr.losses.partial_asymmetric import PartialAsymmetricLoss
 from tkpr.losses.robust import SPLC, Hill
+from tkpr.losses.sigmoid_f1 import SigmoidF1
 from tkpr.losses.two_way import TwoWay
 from tkpr.losses.univariate import Univariate
 
@@ -261,6 +262,7 @@ def test_unknown_reduction(kind):
         (AsymmetricLoss, {"gamma_neg": 4, "gamma_pos": 0, "clip": 0.05, "eps": 1e-8}),
         (Hill, {"lamb": 1.5, "margin": 1, "gamma": 2}),
         (SPLC, {"tau": 0.6, "change_epoch": 1, "margin": 1, "gamma": 2}),
+        (SigmoidF1, {"beta": 1, "eta": 0}),
         (TwoWay, {"positive_temperature": 4, "negative_temperature": 1}),
         (
             PartialAsymmetricLoss,

@@ -141,3 +141,14 @@ def test_sums_over_the_top_scores_and_their_slopes(name, margin):
     torch.testing.assert_close(over_top.of_gaps(gaps.detach()), expected.detach(), **close)
     torch.testing.assert_close(over_top.slopes(gaps.detach()), slopes, **close)
     torch.testing.assert_close(over_top.of_scores(own, top), expected.detach(), **close)
+
+
+@pytest.mark.parametrize("alpha", [1, 2, 3])
+def test_k_may_be_one(alpha):
+    """One relevant label against the two best: itself and the other one."""
+    loss = TKPR(k=1, alpha=alpha, surrogate="square", scores="sigmoid")
+    logits, targets = torch.tensor([[0.0, 1.0, -1.0]]), torch.tensor([[1, 0, 0]])
+    scores = logits.sigmoid()[0].tolist()
+    best = sorted(scores)[-2:]
+    expected = sum((1 - (scores[0] - other)) ** 2 for other in best)
+    assert loss(logits, targets).item() == pytest.approx(expected, rel=1e-5)
