@@ -6,7 +6,7 @@ python scripts/compare.py runs/.../tkpr_a2 runs/.../rank --measures mAP@3 mAP@10
 
 from pathlib import Path
 
-from tkpr.runs.script import Parser, script
+from tkpr.runs.script import Parser, positive_int, script
 
 
 def main() -> None:
@@ -19,7 +19,9 @@ def main() -> None:
     )
     parser.add_argument("run_b", type=Path, help="the same for the other method")
     parser.add_argument("--measures", nargs="+", help="default: the fifteen of the tables")
-    parser.add_argument("--resamples", type=int, help="draws (2000; 200 for mAP, CF1, OF1)")
+    parser.add_argument(
+        "--resamples", type=positive_int, help="draws (2000; 200 for mAP, CF1, OF1)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     arguments = parser.parse_args()
 

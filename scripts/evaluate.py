@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tkpr.runs.script import Parser, device, output_file, script
+from tkpr.runs.script import Parser, device, output_file, positive_int, script
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,7 +31,7 @@ def main() -> None:
         "(default: what the run was tested on)",
     )
     parser.add_argument("--ks", type=int, nargs="+", default=[3, 5], help="K of the measures")
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--batch-size", type=positive_int, default=64)
     parser.add_argument("--device", type=device, default="auto", help="cpu, cuda, mps")
     parser.add_argument("--output", type=output_file, help="write the measures to this JSON file")
     arguments = parser.parse_intermixed_args()

@@ -51,6 +51,8 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     if arguments.output and arguments.output.suffix not in (".csv", ".json"):
         raise ValueError(f"--output must end in .csv or .json; got {arguments.output}")
+    if arguments.threshold is not None and not 0 <= arguments.threshold <= 1:
+        raise ValueError(f"--threshold must be from 0 to 1; got {arguments.threshold}")
     if not arguments.images and not arguments.list:
         raise ValueError("name images, folders, or - for names from standard input; or --list FILE")
 

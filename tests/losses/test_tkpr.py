@@ -152,3 +152,13 @@ def test_k_may_be_one(alpha):
     best = sorted(scores)[-2:]
     expected = sum((1 - (scores[0] - other)) ** 2 for other in best)
     assert loss(logits, targets).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.host_only
+def test_the_gradient_is_the_analytic_one_unless_it_is_traced():
+    logits, targets = torch.randn(4, 6, requires_grad=True), torch.eye(6)[:4]
+    loss = TKPR(k=2)
+    assert "_TopPairs" in loss(logits, targets).grad_fn.name()
+    traced = torch.func.grad(lambda values: loss(values, targets))(logits.detach())
+    (analytic,) = torch.autograd.grad(loss(logits, targets), logits)
+    torch.testing.assert_close(traced, analytic)

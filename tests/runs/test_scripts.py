@@ -154,6 +154,28 @@ def test_names_are_no_formulas_for_a_spreadsheet(kind, run, photos, tmp_path, mo
         assert next(csv.DictReader(output.open()))["image"] == "'=cmd|calc!A1.png"
 
 
+@pytest.mark.parametrize("value", ["nan", "2", "-0.1"])
+def test_a_threshold_is_a_probability(value, run, photos, monkeypatch):
+    with pytest.raises(ValueError, match="--threshold must be from 0 to 1; got "):
+        script("predict", run[0], photos, f"--threshold={value}", monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize("limit", ["0", "-3", "1.5"])
+def test_a_limit_is_a_number_of_samples(limit, run, monkeypatch):
+    with pytest.raises(ValueError, match=f"split.limit must be a whole number .*; got {limit}"):
+        script("evaluate", run[0], f"split.limit={limit}", monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "words", [["evaluate", "RUN", "--batch-size"], ["compare", "RUN", "RUN", "--resamples"]]
+)
+def test_counts_are_at_least_one(words, run, monkeypatch, capsys):
+    words = [str(run[0]) if word == "RUN" else word for word in words]
+    with pytest.raises(SystemExit):
+        script(*words, "0", monkeypatch=monkeypatch)
+    assert "must be a whole number of at least 1; got 0" in capsys.readouterr().err
+
+
 def test_predict_names_what_is_missing(run, tmp_path, monkeypatch):
     folder, _ = run
     with pytest.raises(FileNotFoundError, match="no such image or folder"):

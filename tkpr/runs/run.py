@@ -184,8 +184,11 @@ def explain_lost_ranks(fabric: Fabric) -> Iterator[None]:
 
 def load_data(cfg: DictConfig) -> MultiLabelData:
     """Load the data set of a configuration, or as much of it as split.limit says."""
+    limit = cfg.split.limit
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise ValueError(f"split.limit must be a whole number of at least 1, or null; got {limit}")
     data: MultiLabelData = build_dataset(cfg.dataset)
-    return data.limit(cfg.split.limit) if cfg.split.limit else data
+    return data if limit is None else data.limit(limit)
 
 
 def build_data(

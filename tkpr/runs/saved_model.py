@@ -64,6 +64,8 @@ class TrainedModel:
 
 def save_model(file: Path, trained: TrainedModel) -> None:
     """Write a model.safetensors: weights and, as metadata, what :func:`load_model` needs."""
+    if file.name == "model.safetensors" and records.run_id(file.parent) not in (None, trained.run):
+        raise ValueError(f"{file} is the model of another run: name another file to write to")
     weights = {key: value.contiguous().cpu() for key, value in trained.model.state_dict().items()}
     about = {
         "class_names": json.dumps(trained.class_names),
