@@ -1,5 +1,6 @@
 """Runs from stored maps: the same results again, and one network for images at the end."""
 
+import csv
 import json
 import logging
 
@@ -7,14 +8,17 @@ import numpy as np
 import pytest
 import timm
 import torch
+from omegaconf import OmegaConf
 from safetensors.torch import save_file
+from scipy.sparse import csr_array
 
-from tests.data.miniature import make_csv
-from tests.short_runs import train
+from tests.data.miniature import draw, make_csv
+from tests.short_runs import compose, train
 from tests.training.test_train import assert_equal, stop_after
 from tkpr.losses import TKPR
 from tkpr.runs.run import build_data
 from tkpr.runs.saved_model import load_model
+from tkpr.runs.settle import settle, settle_to_labels
 from tkpr.training import state as checkpoint
 from tkpr.training.predict import fabric_on, predict
 
@@ -128,3 +132,97 @@ def test_a_damaged_probe_is_trained_again(damage, words, tmp_path, caplog):
     assert again["metrics"] == whole["metrics"]
     one, other = (checkpoint.load(tmp_path / name)["model"] for name in ("whole", "again"))
     assert_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("counts", "classes", "k"),
+    [([1] * 39 + [9], 20, 3), ([1] * 18 + [5, 9], 20, 9), ([4] * 5, 4, 3), ([8] * 9, 20, 8)],
+)
+def test_k_follows_the_label_counts(counts, classes, k):
+    targets = (np.arange(classes) < np.array(counts)[:, None]).astype(np.uint8)
+    trainer = {"epochs": 4}
+    for stored in (targets, csr_array(targets)):
+        losses = {"loss": {"k": "auto"}, "warmup": {"k": "auto"}, "probe": {"k": 1}}
+        cfg = OmegaConf.create({**losses, "trainer": trainer})
+        settle_to_labels(cfg, stored)
+        assert (cfg.loss.k, cfg.warmup.k, cfg.probe.k, cfg.trainer.epochs) == (k, k, 1, 4)
+    named = OmegaConf.create({"loss": {"k": 7}, "warmup": {}, "trainer": trainer})
+    settle_to_labels(named, targets)
+    assert named.loss.k == 7
+
+
+def test_more_images_take_fewer_epochs():
+    found = []
+    for samples in (50, 1500, 100_000):
+        cfg = OmegaConf.create({"loss": {}, "warmup": {}, "trainer": {"epochs": "auto"}})
+        settle_to_labels(cfg, np.ones((samples, 4)))
+        found.append(cfg.trainer.epochs)
+    assert found == [20, 7, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "size", "cut"),
+    [
+        (["model=efficientnet_lite0"], 224, "blocks.5"),
+        (["model=resnet50", "transform.size=96"], 96, "layer3"),
+        (["model=timm", "model.model_name=test_convnext"], 160, "stages.2"),
+        (["model=timm", "model.model_name=test_vit"], 160, "blocks.4"),
+        (["model=efficientnet_lite0", "model.cut=blocks.4"], 224, "blocks.4"),
+        (["model=efficientnet_lite0", "model.cut=null"], 224, None),
+        (["model=efficientnet_lite0", "transform=asl"], 224, None),  # maps can only be mirrored
+        (["model=efficientnet_lite0", "trainer.random_weights=true"], 224, None),
+        (["model=timm", "model.model_name=cait_xxs24_224"], 224, None),  # cannot be cut
+        (["model=tiny", "transform.size=48"], 48, None),
+    ],
+)
+def test_without_a_gpu_the_last_stage_is_trained(words, size, cut, tmp_path):
+    cfg = compose("dataset=csv", "recipe=finetune", *words, folder=tmp_path)
+    settle(cfg)
+    assert (cfg.transform.size, cfg.model.get("cut")) == (size, cut)
+
+
+def test_with_a_gpu_everything_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for accelerator, cut in (("auto", None), ("gpu", None), ("cpu", "blocks.5")):
+        words = ["dataset=csv", "model=efficientnet_lite0", f"trainer.accelerator={accelerator}"]
+        cfg = compose(*words, folder=tmp_path)
+        settle(cfg)
+        assert cfg.model.cut == cut
+
+
+# number of training images, of classes, of labels per image
+SETS = {"a few": (12, 6, 2), "one label per image": (50, 5, 1), "many classes": (50, 1000, 3)}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_recipe_for_photographs_needs_no_further_word(name, words, tmp_path, caplog):
+    samples, classes, labels = SETS[name]
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(samples + 6):
+        chosen = rng.choice(classes, labels, replace=False)
+        draw(tmp_path / "own" / f"{number}.jpg", np.isin(np.arange(4), chosen))
+        split = "train" if number < samples else "test"
+        rows.append([f"{number}.jpg", ";".join(f"c{label:03d}" for label in chosen), split])
+    with (tmp_path / "own" / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["image", "labels", "split"], *rows])
+    kept = [word for word in words if word.startswith(("model", "map_dir")) and "cut" not in word]
+    names = ",".join(f"c{label:03d}" for label in range(classes))
+    settings = [f"dataset.root={tmp_path / 'own'}", f"dataset.class_names=[{names}]"]
+    with caplog.at_level(logging.INFO, logger="tkpr"):
+        results = train(
+            *("dataset=csv", *kept, *settings, "transform.size=64", "trainer.accelerator=cpu"),
+            folder=tmp_path / "run",
+        )
+    cfg = results["config"]
+    assert (cfg["loss"]["k"], cfg["trainer"]["epochs"], cfg["model"]["cut"]) == (3, 20, "layer3")
+    assert cfg["trainer"]["batch_size"] > samples
+    assert f"starts from a linear probe on {samples} samples" in caplog.text
+    assert "temperature 4" in caplog.text
+    assert "test_resnet after layer3 from a linear probe (RankingLoss)" in caplog.text
+
+
+def test_random_weights_are_not_probed(words, tmp_path, caplog):
+    with caplog.at_level(logging.INFO, logger="tkpr"):
+        train(*words, "trainer.random_weights=true", folder=tmp_path / "run")
+    assert "linear probe on" not in caplog.text

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.data.miniature import make_csv
 from tests.expected_recipes import OWN, RECIPES, TABLES, expected
 from tkpr.runs.compose import AUTHORS, compose, run_name
 from tkpr.runs.explain import explain, sources, summary
@@ -35,6 +36,8 @@ DEFAULTS = {
     ("features", "single_positive"): ("tabular", 4, 5, None),
     ("arff", "full"): ("tabular", 4, 5, None),
     ("xmc", "full"): ("sparse", 10, 5, None),
+    ("csv", "full"): ("finetune", 0, "auto", "resnet50.tv_in1k"),
+    ("csv", "single_positive"): ("finetune", 0, "auto", "resnet50.tv_in1k"),
 }
 
 
@@ -82,6 +85,29 @@ def test_the_words_give_the_numbers_of_the_tables(table):
     assert row.loss == cfg.loss
 
 
+@pytest.mark.parametrize("model", ["efficientnet_lite0", "resnet101", "swin_base", "vit_small"])
+@pytest.mark.parametrize("dataset", ["csv", "mosaic"])
+def test_a_pretrained_network_is_fine_tuned(dataset, model):
+    cfg = compose(CONFIGS, [f"dataset={dataset}", f"model={model}"])
+    assert cfg.recipe == "finetune"
+    assert (cfg.optimizer._target_, cfg.scheduler._target_) == (
+        "torch.optim.AdamW",
+        "tkpr.training.schedules.onecycle",
+    )
+    assert (cfg.trainer.epochs, cfg.loss.k, cfg.model.cut) == ("auto",) * 3
+    assert cfg.transform._target_ == "tkpr.data.transforms.spml"
+    assert cfg.transform.size is None
+    assert cfg.probe._target_ == "tkpr.losses.pairwise.RankingLoss"
+    assert cfg.trainer.head_lr_multiplier > 1
+
+
+def test_a_network_from_scratch_or_on_the_papers_data_is_not_fine_tuned():
+    assert compose(CONFIGS, ["dataset=mosaic", "model=tiny"]).recipe == "mosaic"
+    assert compose(CONFIGS, ["dataset=features", "model=mlp"]).recipe == "tabular"
+    cfg = compose(CONFIGS, ["dataset=coco", "model=convnext_tiny"])
+    assert (cfg.recipe, cfg.model.cut) == ("paper_cnn", None)
+
+
 def test_swin_has_recipes_of_its_own():
     words = ["dataset=coco", "model=swin_base"]
     assert compose(CONFIGS, [*words, "loss=tkpr_a1"]).recipe == "paper_swin"
@@ -113,6 +139,19 @@ def test_explain_names_the_file_of_each_setting():
     assert any(
         line.split() == ["optimizer.lr", "=", "0.01", origin["optimizer.lr"]] for line in lines
     )
+    assert origin["recipe"] == "recipe=auto"
+
+
+def test_explain_fills_in_what_the_network_and_the_labels_decide(tmp_path):
+    words = ["dataset=csv", "model=efficientnet_lite0", "trainer.accelerator=cpu"]
+    without = {line.split()[0]: line.split() for line in explain(CONFIGS, words).splitlines()}
+    assert without["transform.size"][2:] == ["224", "configs/recipe/finetune.yaml", "(auto)"]
+    assert without["model.cut"][2] == "blocks.5"
+    assert without["trainer.epochs"][2:] == ["auto", "configs/recipe/finetune.yaml"]
+    words += [f"dataset.root={make_csv(tmp_path)}"]
+    lines = {line.split()[0]: line.split() for line in explain(CONFIGS, words).splitlines()}
+    assert lines["trainer.epochs"][2:] == ["20", "configs/recipe/finetune.yaml", "(auto)"]
+    assert lines["loss.k"][2] == "3"
 
 
 def test_a_run_begins_with_five_lines():

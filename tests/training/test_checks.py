@@ -33,7 +33,7 @@ NONSENSE = {
     "trainer.monitor=mAP@10": r"trainer.monitor=mAP@10 needs 10 in trainer.ks; got \[3, 5\]",
     "trainer.monitor=map@3": "trainer.monitor=map@3: no measure 'map@3': choose one of",
     "trainer.monitor=PSP@3": "trainer.monitor=PSP@3 is not measured on this data set",
-    "trainer.epochs=0": "trainer.epochs must be a whole number of at least 1; got 0",
+    "trainer.epochs=0": "trainer.epochs must be a whole number of at least 1, or auto; got 0",
     "trainer.batch_size=0": "trainer.batch_size must be a whole number of at least 1; got 0",
     "trainer.patience=0": "trainer.patience must be a whole number of at least 1, or null; got 0",
     "trainer.precision=fp8": "trainer.precision must be one of 32-true, bf16-mixed, 16-mixed",

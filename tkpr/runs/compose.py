@@ -30,6 +30,7 @@ AUTHORS = {
     **dict.fromkeys(("ll_r", "ll_ct", "ll_cp"), "ll"),
     "gr": "gr",
 }
+WITHOUT_IMAGES = ("tabular", "sparse")
 # the network that goes with a recipe
 NETWORKS = {
     "paper_cnn": ["model=resnet101"],
@@ -45,13 +46,15 @@ NETWORKS = {
 }
 
 
-def choose_recipe(choices: Any, recipes: Any) -> list[str]:
+def choose_recipe(choices: Any, recipes: Any, *, pretrained: bool = False) -> list[str]:
     """Return the words that stand for ``recipe=auto``.
 
     Args:
         choices: what was chosen in the groups dataset, labels, model and loss.
         recipes: the recipes of the data set: one per label setting, ``swin`` for Swin networks, and
             ``authors``, whether losses are trained as their authors did.
+        pretrained: whether the user has named a pretrained network. It is fine-tuned on any images
+            but those of the paper's data sets.
 
     >>> coco = {"full": "paper_cnn", "swin": "paper_swin", "authors": True}
     >>> choices = {"dataset": "coco", "labels": "full", "model": "resnet101", "loss": "tkpr_a2"}
@@ -62,6 +65,8 @@ def choose_recipe(choices: Any, recipes: Any) -> list[str]:
     """
     swin = "swin" in recipes and choices["model"].startswith("swin")
     recipe = recipes["swin"] if swin else recipes[choices["labels"]]
+    if pretrained and not recipes["authors"] and recipe not in WITHOUT_IMAGES:
+        recipe = "finetune"
     network = NETWORKS.get(recipe, [])
     own = AUTHORS.get(choices.get("loss"))
     if recipes["authors"] and own:
@@ -99,7 +104,7 @@ def compose(
         cfg = hydra.compose(name, words, return_hydra_config=True)
     with open_dict(cfg):
         cfg.recipe = cfg.hydra.runtime.choices.recipe
-        for node in (cfg.loss, cfg.warmup, cfg.trainer):
+        for node in (cfg.loss, cfg.warmup, cfg.trainer, cfg.model):
             OmegaConf.resolve(node)
         if not hydra_config:
             del cfg["hydra"]
@@ -133,7 +138,11 @@ def _recipe_words(configs: Path, groups: tuple[str, ...], name: str) -> list[str
     with own_hydra(configs):
         cfg = hydra.compose(name, list(groups), return_hydra_config=True)
     choices = cfg.hydra.runtime.choices
-    return choose_recipe(choices, cfg.recipes) if choices.recipe == "auto" else []
+    if choices.recipe != "auto":
+        return []
+    named = any(word.startswith("model=") for word in groups)
+    pretrained = named and bool(cfg.model.get("pretrained"))
+    return choose_recipe(choices, cfg.recipes, pretrained=pretrained)
 
 
 def _is_group(word: str, configs: Path) -> bool:

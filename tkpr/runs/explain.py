@@ -1,5 +1,6 @@
 """The answer to --explain: each setting, its value and the file that set it."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from tkpr.config import flat
+from tkpr.config import build, build_dataset, flat
 from tkpr.runs.compose import compose, own_hydra, resolve_words
+from tkpr.runs.settle import settle, settle_to_labels
 
 
 def explain(configs: Path, words: Sequence[str], *, name: str = "train") -> str:
     """List the settings of a command, a line each: name, value, where it comes from.
+
+    What is left to the network, the machine or the labels is filled in as in a run, and marked
+    ``(auto)``; labels are looked up where the data set can be read.
 
     Args:
         configs: the folder of the configuration.
@@ -23,8 +28,17 @@ def explain(configs: Path, words: Sequence[str], *, name: str = "train") -> str:
     """
     cfg = compose(configs, words, name=name, hydra_config=True)
     HydraConfig.instance().set_config(cfg)
-    settings = flat({key: value for key, value in _plain(cfg).items() if key != "hydra"})
+    cfg = OmegaConf.create({key: value for key, value in _plain(cfg).items() if key != "hydra"})
+    left_open = flat(_plain(cfg))
+    settle(cfg)
+    if "auto" in (cfg.loss.get("k"), cfg.trainer.epochs):
+        with contextlib.suppress(Exception):  # there are no data yet, or they are damaged
+            settle_to_labels(cfg, build(cfg.labels)(build_dataset(cfg.dataset).train))
+    settings = flat(_plain(cfg))
     origin = sources(configs, words, name=name)
+    for key in settings:
+        if settings[key] != left_open[key]:
+            origin[key] = f"{origin.get(key, 'derived')} (auto)"
     width = max(len(f"{key} = {value}") for key, value in settings.items() if len(str(value)) < 50)
     return "\n".join(
         f"{f'{key} = {value}':<{width}}  {origin.get(key, 'derived')}"
@@ -37,10 +51,10 @@ def sources(configs: Path, words: Sequence[str], *, name: str = "train") -> dict
 
     Hydra merges the files of the defaults list in order, so the last one that names a key set it.
     """
-    words = resolve_words(configs, words, name=name)
+    resolved = resolve_words(configs, words, name=name)
     with own_hydra(configs):
         loader = GlobalHydra.instance().config_loader()
-        defaults = loader.compute_defaults_list(name, list(words), RunMode.RUN).defaults
+        defaults = loader.compute_defaults_list(name, resolved, RunMode.RUN).defaults
     origin: dict[str, str] = {}
     for default in defaults:
         file = configs / f"{default.config_path}.yaml"
@@ -52,8 +66,10 @@ def sources(configs: Path, words: Sequence[str], *, name: str = "train") -> dict
             origin |= dict.fromkeys(
                 flat(tree, default.package or ""), str(file.relative_to(configs.parent))
             )
-    named = (word.lstrip("+").partition("=")[0] for word in words)
-    return origin | dict.fromkeys(named, "command line")
+    for word in resolved:
+        by = "command line" if word in words else "recipe=auto"
+        origin[word.lstrip("+").partition("=")[0]] = by
+    return origin
 
 
 def _plain(cfg: object) -> dict[str, Any]:
@@ -76,9 +92,15 @@ def summary(cfg: DictConfig) -> str:
         warmup = f"after {trainer.warmup_epochs} epochs of {_name(cfg.warmup)}"
     given = {k: v for k, v in loss.items() if k not in ("_target_", "reduction")}
     options = ", ".join(f"{key} {value}" for key, value in given.items())
+    if trainer.temperature != 1:
+        options += f"{', ' if options else ''}temperature {trainer.temperature:g}"
     averaged = f"averaged weights ({trainer.ema_decay})" if trainer.ema_decay else "last weights"
     how = "recipe=auto" if cfg.auto_recipe else "as named"
-    model = cfg.model.get("model_name") or _name(cfg.model)
+    model = cfg.model.get("model_name") or str(cfg.model._target_).split(".")[-2]
+    if cfg.model.get("cut"):
+        model += f" after {cfg.model.cut}"
+    if "probe" in cfg:
+        model += f" from a linear probe ({_name(cfg.probe)})"
     return "\n".join(
         [
             f"recipe {cfg.recipe} ({how}): {_name(optimizer)} {optimizer.lr:g}, "

@@ -25,14 +25,14 @@ from tkpr.data.images import ImageDataset
 from tkpr.data.maps import Maps, fingerprint, read_maps, write_maps
 from tkpr.data.transforms import ImagePipeline
 from tkpr.models.cut import CutNetwork
+from tkpr.runs.settle import is_pretrained
 
 log = logging.getLogger(__name__)
 
 
 def is_cut(cfg: DictConfig) -> bool:
     """Whether a run has a frozen part whose outputs can be stored: random weights have not."""
-    pretrained = cfg.model.get("pretrained", False) and not cfg.trainer.random_weights
-    return bool(cfg.model.get("cut") and pretrained)
+    return bool(cfg.model.get("cut")) and is_pretrained(cfg)
 
 
 def stored_maps(cfg: DictConfig, data: MultiLabelData, *, batch_size: int = 32) -> Maps:

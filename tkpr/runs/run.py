@@ -35,11 +35,12 @@ from tkpr.data.maps import MapDataset
 from tkpr.data.sparse import has_lists
 from tkpr.metrics import count_empty
 from tkpr.runs.compose import typed
+from tkpr.runs.explain import summary
 from tkpr.runs.folder import InUse, check_data, claim, log_to
 from tkpr.runs.maps import is_cut, stored_maps
 from tkpr.runs.probe import start_from_probe
 from tkpr.runs.saved_model import TrainedModel, save_model
-from tkpr.runs.settle import settle
+from tkpr.runs.settle import is_pretrained, settle, settle_to_labels
 from tkpr.training.checks import check_against_data, check_model, check_settings
 from tkpr.training.loader import explain_dead_worker
 from tkpr.training.preemption import stop_on_signals
@@ -85,6 +86,10 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
             stack.enter_context(log_to(folder / "train.log"))
         if fabric.world_size > 1 and fabric.is_global_zero:
             log.info("%d processes share the work", fabric.world_size)
+        loaded = loaded or load_data(cfg)
+        settle_to_labels(cfg, build(cfg.labels)(loaded.train))
+        check_settings(cfg)
+        log.info(summary(cfg))
         seed_everything(cfg.seed)
         own = folder if fabric.is_global_zero else None
         data = build_data(cfg, own, data=loaded, maps=True)
@@ -93,7 +98,9 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         model = build_model(cfg, data)
         if isinstance(data.test, ImageDataset | FeatureDataset):
             check_model(model, input_shape(data), len(data.class_names))
-        if "probe" in cfg and fabric.is_global_zero:  # the other processes take over its weights
+        resumed = (folder / "last.ckpt").exists()
+        # on rank 0 alone: the other processes take over its weights
+        if "probe" in cfg and is_pretrained(cfg) and fabric.is_global_zero and not resumed:
             start_from_probe(model, cfg, data, fabric.device)
         trainer = Trainer(cfg, fabric, data, model, folder)
         check_against_data(trainer)

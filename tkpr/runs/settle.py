@@ -1,22 +1,88 @@
-"""Settings that the configuration leaves open: filled in from the network."""
+"""Settings that the configuration leaves open: filled in from the network, machine and labels."""
 
+from typing import Any
+
+import numpy as np
+import torch
 from omegaconf import DictConfig
 
-from tkpr.models.preprocessing import preprocessing
+from tkpr.models.preprocessing import preprocessing, timm_name
+from tkpr.models.tail import tail_cut
+
+# an image is seen this often, at least and at most, where trainer.epochs is auto
+FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
+# and all images together about this often
+VIEWS = 10_000
 
 
 def settle(cfg: DictConfig) -> None:
-    """Fill in, in place, what depends on the network: how its images are prepared.
+    """Fill in, in place, what depends on the network: how its images are prepared, where it is cut.
+
+    Args:
+        cfg: the whole configuration.
 
     >>> from omegaconf import OmegaConf
-    >>> transform = {"mean": None, "std": 1, "interpolation": None}
+    >>> transform = {"size": None, "mean": None, "std": 1, "interpolation": None}
     >>> model = {"_target_": "tkpr.models.efficientnet_lite0.create"}
     >>> cfg = OmegaConf.create({"transform": transform, "model": model})
     >>> settle(cfg)
     >>> cfg.transform
-    {'mean': [0.5, 0.5, 0.5], 'std': 1, 'interpolation': 'bicubic'}
+    {'size': 224, 'mean': [0.5, 0.5, 0.5], 'std': 1, 'interpolation': 'bicubic'}
     """
     if "mean" in cfg.transform:
         for key, value in preprocessing(cfg.model).items():
-            if cfg.transform[key] is None:
+            if key in cfg.transform and cfg.transform[key] is None:
                 cfg.transform[key] = value
+    if cfg.model.get("cut") == "auto":
+        cfg.model.cut = default_cut(cfg)
+
+
+def default_cut(cfg: DictConfig) -> str | None:
+    """Return the last frozen layer where ``model.cut`` is ``auto``.
+
+    Without a GPU only the last stage of a pretrained network is trained, from stored maps, which
+    can be mirrored but not augmented otherwise. In all other cases everything is trained.
+
+    Args:
+        cfg: the whole configuration, its image size settled.
+    """
+    gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    if cfg.trainer.accelerator != "cpu" and (gpu or cfg.trainer.accelerator != "auto"):
+        return None
+    name = timm_name(cfg.model)
+    flips = cfg.transform._target_ == "tkpr.data.transforms.spml"
+    if name is None or not flips or not is_pretrained(cfg):
+        return None
+    return tail_cut(name, image_size=cfg.transform.size)
+
+
+def is_pretrained(cfg: DictConfig) -> bool:
+    """Whether the network starts from pretrained weights."""
+    return bool(cfg.model.get("pretrained") and not cfg.trainer.random_weights)
+
+
+def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
+    """Fill in, in place, what is ``auto`` and depends on the labels: K of the losses, epochs.
+
+    K is the 95 % quantile of the number of labels per sample, at least 3, as far as the classes
+    allow: K + 1 may not exceed their number.
+
+    Args:
+        cfg: the whole configuration.
+        targets: observed labels of the training set, ``[N, C]``, dense or sparse.
+
+    >>> from omegaconf import OmegaConf
+    >>> losses = {"loss": {"k": "auto"}, "warmup": {}}
+    >>> cfg = OmegaConf.create({**losses, "trainer": {"epochs": "auto"}})
+    >>> settle_to_labels(cfg, np.ones((2000, 8)))
+    >>> cfg.loss.k, cfg.trainer.epochs
+    (7, 5)
+    """
+    samples, classes = targets.shape
+    counts = np.asarray(targets.sum(axis=1)).ravel()
+    wanted = max(3, int(np.quantile(counts, 0.95, method="higher")))
+    for name in ("loss", "warmup", "probe"):
+        if name in cfg and cfg[name].get("k") == "auto":
+            cfg[name].k = max(1, min(wanted, classes - 1))
+    if cfg.trainer.epochs == "auto":
+        cfg.trainer.epochs = min(max(FEWEST_EPOCHS, round(VIEWS / samples)), MOST_EPOCHS)

@@ -15,7 +15,6 @@ from omegaconf import DictConfig, open_dict
 
 from tkpr.runs.cli import run_main
 from tkpr.runs.compose import compose
-from tkpr.runs.explain import summary
 from tkpr.runs.folder import InUse
 from tkpr.runs.run import run, table
 from tkpr.runs.script import message, set_up
@@ -78,7 +77,6 @@ def train_here(configs: Path, words: Sequence[str]) -> float | None:
 def train_one(cfg: DictConfig) -> float | None:
     """Train one configuration and print its results; return what a sweeper may optimize."""
     sweep = HydraConfig.get().mode == RunMode.MULTIRUN
-    log.info(summary(cfg))
     try:
         results = run(cfg)
     except InUse as skipped:

@@ -59,7 +59,10 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "transform.size": whole(1),
     "optimizer.lr": AT_LEAST_0,
     "optimizer.weight_decay": AT_LEAST_0,
-    "trainer.epochs": whole(1),
+    "trainer.epochs": (
+        "a whole number of at least 1, or auto",
+        lambda value: value == "auto" or (is_whole(value) and value >= 1),
+    ),
     "trainer.stop_after": whole(1),
     "trainer.warmup_epochs": whole(0),
     "trainer.temperature": ABOVE_0,
@@ -123,7 +126,8 @@ def check_settings(cfg: DictConfig) -> None:
             "early stopping may not look at the test set: set split.holdout=0.2 as well, or "
             "trainer.patience=null"
         )
-    epochs, warmup = epochs_to_train(trainer), trainer.warmup_epochs
+    warmup = trainer.warmup_epochs
+    epochs = math.inf if trainer.epochs == "auto" else epochs_to_train(trainer)
     if warmup >= epochs and cfg.warmup != cfg.loss:
         raise ValueError(
             f"trainer.warmup_epochs={warmup} leaves none of the {epochs} epochs to the main loss: "
@@ -171,7 +175,7 @@ def check_against_data(trainer: "Trainer") -> None:
     if max(settings.ks) > classes:
         raise ValueError(
             f"trainer.ks={settings.ks} asks for more labels than the {classes} of the data set: "
-            f"set for instance 'trainer.ks=[1,{classes}]'"
+            f"set for instance 'trainer.ks=[1,{classes}]' trainer.monitor=mAP@1"
         )
     check_measured(settings.monitor, sparse=has_lists(data.test))
     targets: Any = data.train_targets[:1]
