@@ -40,6 +40,8 @@ def extract(cfg: Any) -> None:
     from tkpr.runs.settle import settle
     from tkpr.training.predict import fabric_on, predict
 
+    if cfg.model.get("cut") == "auto":  # maps are for those who name a cut
+        cfg.model.cut = None
     settle(cfg)
     data, recipe = build_dataset(cfg.dataset), build(cfg.transform)
     if recipe.size is None:

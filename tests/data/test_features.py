@@ -2,16 +2,19 @@ import importlib.util
 
 import numpy as np
 import pytest
+import timm
 import torch
 from hydra import compose, initialize_config_dir
+from safetensors.torch import save_file
 from scipy.sparse import csr_array
 
-from tests.data.miniature import CONFIGS
+from tests.data.miniature import CONFIGS, make_csv
 from tkpr.config import build
 from tkpr.data import features
 from tkpr.data.assemble import loader
 from tkpr.data.dataset import Split
 from tkpr.data.features import FeatureDataset, load_features, save_features
+from tkpr.runs.compose import compose as compose_words
 
 SCRIPT = CONFIGS.parent / "scripts" / "extract_features.py"
 
@@ -211,15 +214,20 @@ def test_real_features_of_coco(real_data):
     assert data.train.ids[0] == "9"
 
 
-def test_script_extracts_features_that_can_be_loaded(tmp_path, capsys):
+def extraction():
+    """The script as a module."""
     spec = importlib.util.spec_from_file_location("extract_features", SCRIPT)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
+    return script
+
+
+def test_script_extracts_features_that_can_be_loaded(tmp_path, capsys):
     options = ["dataset=mosaic", "dataset.train_size=6", "dataset.test_size=4", "model=tiny"]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("extract_features", [*options, f"output={tmp_path}/out/f.npz"])
     torch.manual_seed(0)
-    script.extract(cfg)
+    extraction().extract(cfg)
     assert "6 + 4 images" in capsys.readouterr().out
     data = load(tmp_path / "out" / "f.npz")
     assert data.train.inputs.shape == (6, 64)
@@ -238,3 +246,19 @@ def test_rows_in_memory_are_loaded_by_this_process():
     batches = loader(FeatureDataset(split), batch_size=2, num_workers=2)
     assert batches.num_workers == 0
     assert [index.tolist() for *_, index in batches] == [[0, 1], [2]]
+
+
+def test_script_extracts_features_of_photographs_not_maps(tmp_path):
+    save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
+    cfg = compose_words(
+        CONFIGS,
+        [
+            *("dataset=csv", f"dataset.root={make_csv(tmp_path / 'data')}", "transform.size=64"),
+            *("model=timm", "model.model_name=test_resnet", f"output={tmp_path / 'f.npz'}"),
+            f"model.checkpoint={tmp_path / 'w.safetensors'}",
+        ],
+        name="extract_features",
+    )
+    assert cfg.model.cut == "auto"
+    extraction().extract(cfg)
+    assert load(tmp_path / "f.npz").train.inputs.ndim == 2

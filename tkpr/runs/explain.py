@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tkpr.config import build, build_dataset, flat
 from tkpr.runs.compose import compose, own_hydra, resolve_words
-from tkpr.runs.settle import settle, settle_to_labels
+from tkpr.runs.settle import is_pretrained, left_to_labels, settle, settle_to_labels
 
 
 def explain(configs: Path, words: Sequence[str], *, name: str = "train") -> str:
@@ -31,7 +31,7 @@ def explain(configs: Path, words: Sequence[str], *, name: str = "train") -> str:
     cfg = OmegaConf.create({key: value for key, value in _plain(cfg).items() if key != "hydra"})
     left_open = flat(_plain(cfg))
     settle(cfg)
-    if "auto" in (cfg.loss.get("k"), cfg.trainer.epochs):
+    if left_to_labels(cfg):
         with contextlib.suppress(Exception):  # there are no data yet, or they are damaged
             settle_to_labels(cfg, build(cfg.labels)(build_dataset(cfg.dataset).train))
     settings = flat(_plain(cfg))
@@ -99,7 +99,7 @@ def summary(cfg: DictConfig) -> str:
     model = cfg.model.get("model_name") or str(cfg.model._target_).split(".")[-2]
     if cfg.model.get("cut"):
         model += f" after {cfg.model.cut}"
-    if "probe" in cfg:
+    if "probe" in cfg and is_pretrained(cfg):
         model += f" from a linear probe ({_name(cfg.probe)})"
     return "\n".join(
         [

@@ -40,7 +40,7 @@ from tkpr.runs.folder import InUse, check_data, claim, log_to
 from tkpr.runs.maps import is_cut, stored_maps
 from tkpr.runs.probe import start_from_probe
 from tkpr.runs.saved_model import TrainedModel, save_model
-from tkpr.runs.settle import is_pretrained, settle, settle_to_labels
+from tkpr.runs.settle import is_pretrained, left_to_labels, settle, settle_to_labels
 from tkpr.training.checks import check_against_data, check_model, check_settings
 from tkpr.training.loader import explain_dead_worker
 from tkpr.training.preemption import stop_on_signals
@@ -87,8 +87,9 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         if fabric.world_size > 1 and fabric.is_global_zero:
             log.info("%d processes share the work", fabric.world_size)
         loaded = loaded or load_data(cfg)
-        settle_to_labels(cfg, build(cfg.labels)(loaded.train))
-        check_settings(cfg)
+        if left_to_labels(cfg):
+            settle_to_labels(cfg, build(cfg.labels)(loaded.train))
+            check_settings(cfg)
         log.info(summary(cfg))
         seed_everything(cfg.seed)
         own = folder if fabric.is_global_zero else None

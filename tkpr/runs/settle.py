@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from tkpr.models.preprocessing import preprocessing, timm_name
 from tkpr.models.tail import tail_cut
 
+LOSSES = ("loss", "warmup", "probe")
 # an image is seen this often, at least and at most, where trainer.epochs is auto
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 # and all images together about this often
@@ -61,6 +62,12 @@ def is_pretrained(cfg: DictConfig) -> bool:
     return bool(cfg.model.get("pretrained") and not cfg.trainer.random_weights)
 
 
+def left_to_labels(cfg: DictConfig) -> bool:
+    """Whether a setting is ``auto`` that :func:`settle_to_labels` fills in."""
+    losses = [cfg[name].get("k") for name in LOSSES if name in cfg]
+    return "auto" in (*losses, cfg.trainer.epochs)
+
+
 def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
     """Fill in, in place, what is ``auto`` and depends on the labels: K of the losses, epochs.
 
@@ -81,7 +88,7 @@ def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
     samples, classes = targets.shape
     counts = np.asarray(targets.sum(axis=1)).ravel()
     wanted = max(3, int(np.quantile(counts, 0.95, method="higher")))
-    for name in ("loss", "warmup", "probe"):
+    for name in LOSSES:
         if name in cfg and cfg[name].get("k") == "auto":
             cfg[name].k = max(1, min(wanted, classes - 1))
     if cfg.trainer.epochs == "auto":
