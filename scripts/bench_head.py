@@ -16,8 +16,9 @@ that they ask for, and weights of the same storage, in one process. They take tu
 a new order each round. A ratio is taken within a round; its median over the rounds is the result of
 a run, and the lowest and the highest result of several runs are reported. The peak of the memory is
 what one step adds to a process that holds weights, features and labels; the state of Adam is part
-of it. Do not take more threads than cores are free: heads in chunks wait for all threads at each of
-thousands of small steps, and a thread without a core makes them slower than nn.Linear.
+of it. With one thread, the CPU time of the thread counts, so that other programs do not disturb.
+With more, the time that passes counts: do not take more threads than cores are free, for each chunk
+waits for all of them.
 """
 
 import argparse
@@ -103,11 +104,14 @@ def one_step(
 
 
 def measure(
-    arguments: argparse.Namespace, optimizer: str, num_classes: int
+    arguments: argparse.Namespace, threads: int, optimizer: str, num_classes: int
 ) -> list[dict[str, Any]]:
     """Time and measure all heads for a number of classes."""
+    import torch
+
     from tkpr.reporting.benchmark import peak_memory, ratio, side_by_side
 
+    torch.set_num_threads(threads)
     shared = make_shared(arguments.batch, arguments.features, num_classes)
     steps = {head: make_step(head, optimizer, shared) for head in HEADS}
     for step in steps.values():
@@ -115,14 +119,14 @@ def measure(
     times: dict[str, list[float]] = {head: [] for head in HEADS}
     faster: dict[str, list[float]] = {head: [] for head in HEADS}
     for _ in range(arguments.runs):
-        run = side_by_side(steps, rounds=arguments.rounds, seconds=0.0)
+        run = side_by_side(steps, rounds=arguments.rounds, seconds=0.0, threads=threads)
         for head in HEADS:
             times[head] += run[head]
             faster[head].append(ratio(run[REFERENCE], run[head]))
     del shared, steps
-    settings = (arguments.batch, arguments.features, num_classes, arguments.threads)
+    settings = (arguments.batch, arguments.features, num_classes, threads)
     peaks = {head: peak_memory(one_step, head, optimizer, *settings) for head in HEADS}
-    print(f"{optimizer}, {num_classes} classes: done", file=sys.stderr)
+    print(f"{threads} threads, {optimizer}, {num_classes} classes: done", file=sys.stderr)
     return [
         {
             "head": head,
@@ -130,7 +134,7 @@ def measure(
             "batch": arguments.batch,
             "features": arguments.features,
             "classes": num_classes,
-            "threads": arguments.threads,
+            "threads": threads,
             "runs": arguments.runs,
             "milliseconds": round(1000 * statistics.median(times[head]), 2),
             "times_as_fast_lowest": round(min(faster[head]), 2),
@@ -148,17 +152,16 @@ def _rounded(number: float | None, unit: float | None) -> float | None:
 
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Print a line for each head and number of classes."""
-    print(
-        f"{'classes':>9}  {'head':<27}{'ms':>10}{'times as fast':>16}{'peak, MB':>11}{'share':>8}"
-    )
+    title = f"{'classes':>9}  {'head, optimizer, threads':<30}{'ms':>10}{'times as fast':>16}"
+    print(f"{title}{'peak, MB':>11}{'share':>8}")
     for row in rows:
         speed = f"{row['times_as_fast_lowest']:.1f} to {row['times_as_fast_highest']:.1f}"
         unknown = row["peak_megabytes"] is None
         peak = "-" if unknown else f"{row['peak_megabytes']:.1f}"
         share = "-" if row["peak_share"] is None else f"{row['peak_share']:.1%}"
-        name = f"{row['head']}, {row['optimizer']}"
+        name = f"{row['head']}, {row['optimizer']}, {row['threads']}"
         print(
-            f"{row['classes']:>9}  {name:<27}{row['milliseconds']:>10.1f}{speed:>16}"
+            f"{row['classes']:>9}  {name:<30}{row['milliseconds']:>10.1f}{speed:>16}"
             f"{peak:>11}{share:>8}"
         )
 
@@ -169,29 +172,24 @@ def main() -> None:
     parser.add_argument("--classes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--features", type=int, default=128)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--optimizer", nargs="+", choices=["sgd", "adam"], default=["sgd"])
+    parser.add_argument("--optimizer", nargs="+", choices=["sgd", "adam"], default=["sgd", "adam"])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5, help="of a run")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--quick", action="store_true", help="tiny and inexact, to see it run")
     parser.add_argument("--output", type=output_file, default="runs/bench/head.csv")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.classes, arguments.features, arguments.batch = [50, 500], 8, 4
-        arguments.runs, arguments.rounds, arguments.threads = 1, 1, 1
+        arguments.runs, arguments.rounds, arguments.threads = 1, 1, [1]
 
     import pandas
-    import torch
 
     from tkpr import atomic
     from tkpr.reporting.benchmark import machine
 
-    torch.set_num_threads(arguments.threads)
-    rows = [
-        row
-        for optimizer, num_classes in itertools.product(arguments.optimizer, arguments.classes)
-        for row in measure(arguments, optimizer, num_classes)
-    ]
+    cases = itertools.product(arguments.threads, arguments.optimizer, arguments.classes)
+    rows = [row for case in cases for row in measure(arguments, *case)]
     print_table(rows)
     table = pandas.DataFrame(rows).assign(processor=machine()["processor"])
     arguments.output.parent.mkdir(parents=True, exist_ok=True)

@@ -175,7 +175,13 @@ def alpha_weight(num_relevant: Any, *, alpha: int, k: int) -> Any:
         n_k: Any = min(max(num_relevant, 1), k)
     else:
         n_k = num_relevant.clip(1, k)
-    return {1: n_k // n_k, 2: n_k, 3: n_k * (2 * k + 1 - n_k) // 2}[alpha]
+    if alpha == 1:
+        return n_k // n_k
+    if alpha == 2:
+        return n_k
+    if alpha == 3:
+        return n_k * (2 * k + 1 - n_k) // 2
+    raise ValueError(f"alpha must be 1, 2 or 3; got {alpha!r}")
 
 
 def top_labels(scores: Tensor, targets: Tensor, k: int) -> Tensor:

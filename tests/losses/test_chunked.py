@@ -125,6 +125,25 @@ def test_each_loss_is_equal_or_refuses(path):
             loss(logits, lists, index)
 
 
+@pytest.mark.host_only
+@pytest.mark.parametrize("loss", [TKPR(k=4), ENTRYWISE["bce"]], ids=["tkpr", "bce"])
+def test_compiled_code_around_it(loss):
+    """torch.compile leaves the chunks alone and compiles the rest."""
+    torch.compiler.reset()
+    features, lists = batch()
+    head, body = make_head(), nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+
+    def step(features):
+        return loss(in_chunks(body(features), head), lists)
+
+    results = []
+    for function in (step, torch.compile(step, backend="aot_eager")):
+        value = function(features)
+        gradients = torch.autograd.grad(value, [head.weight, body.weight, features])
+        results.append((value, *(dense(gradient) for gradient in gradients)))
+    torch.testing.assert_close(*results)
+
+
 def test_half_precision_features():
     features, lists = batch(dtype=torch.bfloat16)
     head = make_head(dtype=torch.float32)

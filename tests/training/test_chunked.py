@@ -133,7 +133,7 @@ def test_many_classes_take_little_memory(tmp_path):
     with LargestTensor(weights + as_bytes) as largest:
         found = train(*words, folder=tmp_path / "run")
     assert found["metrics"]["P@1"] >= 0
-    assert 32 * 2048 <= largest.numel < 4 * 32 * 2048, largest.shape
+    assert 32 * 2048 <= largest.numel < 2 * 32 * 16_384, largest.shape
     stored = np.load(tmp_path / "run" / "predictions.npz")
     assert stored["labels"].shape == (samples // 3, 3)
     assert np.load(tmp_path / "run" / "observed_labels.npz")["observed"].shape == (2, 2 * samples)
@@ -171,7 +171,6 @@ def test_a_run_is_resumed_and_evaluated(tmp_path):
         (["optimizer=sgd"], "set optimizer.momentum=0 optimizer.nesterov=false"),
         (["optimizer.weight_decay=1e-4"], "set optimizer.weight_decay=0"),
         (["trainer.clip_norm=1"], "set trainer.clip_norm=null"),
-        (["trainer.compile=true"], "set trainer.compile=false"),
         (["model.head=small"], "unknown head 'small': choose one of dense, chunked"),
     ],
 )

@@ -18,7 +18,9 @@ from tkpr.ranking import on_host
 
 Number = float  # the class has a method of that name
 Loss = Callable[[Tensor, Tensor], Tensor]
-CHUNK = 2048  # classes at a time, by measurement (scripts/bench_head.py)
+# Classes at a time, by measurement (scripts/bench_head.py): as many as stay in the cache of a core;
+# with several threads, or an accelerator, more of them, for each chunk is a wait for all threads
+ONE_THREAD, MANY_THREADS = 2048, 16_384
 
 
 class ChunkedLogits:
@@ -28,7 +30,8 @@ class ChunkedLogits:
         features: ``[B, D]``, lifted to the type of the weights.
         weight: ``[C, D]``.
         bias: ``[C]``.
-        chunk: the number of classes at a time; no result depends on it.
+        chunk: the number of classes at a time; no result depends on it. None: 2,048 for one thread
+            of a CPU, else 16,384.
 
     >>> from tkpr.losses import TKPR
     >>> weight = torch.randn(1000, 4, requires_grad=True)
@@ -39,8 +42,11 @@ class ChunkedLogits:
     """
 
     def __init__(
-        self, features: Tensor, weight: Tensor, bias: Tensor, *, chunk: int = CHUNK
+        self, features: Tensor, weight: Tensor, bias: Tensor, *, chunk: int | None = None
     ) -> None:
+        if chunk is None:
+            alone = weight.is_cpu and torch.get_num_threads() == 1
+            chunk = ONE_THREAD if alone else MANY_THREADS
         if chunk < 1:
             raise ValueError(f"chunk must be at least 1; got {chunk}")
         if features.ndim != 2 or features.shape[1] != weight.shape[1] or len(features) == 0:
@@ -77,6 +83,7 @@ class ChunkedLogits:
         """Return all logits, ``[B, C]``."""
         return F.linear(self.features, self.weight, self.bias)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # a loop over many chunks
     @torch.no_grad()
     def topk(self, k: int) -> tuple[Tensor, Tensor]:
         """Return the k largest logits of each row in descending order, and their classes.
@@ -101,7 +108,8 @@ class ChunkedLogits:
             rows: Tensor | slice = slice(None)
             if on_host(new):
                 # few rows have a logit above their k-th largest so far; "not below" keeps NaN
-                rows = torch.from_numpy(np.flatnonzero(~(new.amax(1) <= logits[:, -1]).numpy()))
+                above = ~(new.numpy().max(1) <= logits[:, -1].numpy())
+                rows = torch.from_numpy(np.flatnonzero(above))
                 if len(rows) == 0:
                     continue
             found, columns = new[rows].topk(min(k, new.shape[1]), dim=1)
@@ -109,6 +117,7 @@ class ChunkedLogits:
             classes[rows] = torch.cat([classes[rows], columns + part.start], dim=1).gather(1, order)
         return logits, classes
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # its gradients are sparse
     def entries(self, rows: Tensor, classes: Tensor) -> Tensor:
         """Return the logits at (rows, classes), ``[n]``.
 
@@ -116,6 +125,7 @@ class ChunkedLogits:
         """
         return _Entries.apply(self.features, self.weight, self.bias, rows, classes)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # a loop over many chunks
     def add_up(self, loss: Loss, targets: Tensor | LabelLists, *, mean: bool) -> Tensor:
         """Return a loss that is a sum or a mean over all entries, chunk by chunk.
 

@@ -204,7 +204,7 @@ def check_chunked(cfg: DictConfig, processes: int) -> None:
         processes: how many train together.
 
     >>> optimizer = {"_target_": "torch.optim.SGD", "momentum": 0.9, "weight_decay": 0}
-    >>> trainer = {"clip_norm": None, "compile": False}
+    >>> trainer = {"clip_norm": None}
     >>> check_chunked(OmegaConf.create({"optimizer": optimizer, "trainer": trainer}), 1)
     Traceback (most recent call last):
     ValueError: model.head=chunked has a sparse gradient: set optimizer.momentum=0
@@ -220,8 +220,6 @@ def check_chunked(cfg: DictConfig, processes: int) -> None:
         change = "optimizer.weight_decay=0"
     elif trainer.clip_norm:
         change = "trainer.clip_norm=null"
-    elif trainer.compile:
-        change = "trainer.compile=false"
     elif processes > 1:
         change = "trainer.devices=1"
     if change:
