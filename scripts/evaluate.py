@@ -62,6 +62,8 @@ def main() -> None:
         readable = ~data.test.unreadable
         scores = probabilities(outputs[readable].numpy(), trained.temperature)
         targets = data.test.targets[readable].numpy()
+        if data.test.known is not None:  # what is unknown counts neither as given nor as missed
+            scores = np.where(data.test.known[readable].numpy(), scores, 0)
         cuts = np.array(trained.thresholds or [0.5] * len(trained.class_names))
         measured["classes"] = class_report(scores, targets, cuts, trained.class_names)
         measured["confusions"] = confusions(scores, targets, cuts, trained.class_names)
@@ -70,6 +72,8 @@ def main() -> None:
             print("\nmost often confused: missed, given instead, images")
         for pair in measured["confusions"]:
             print(f"  {pair['missed']:<24}{pair['given']:<24}{pair['images']:>6}")
+    if unknown := data.counts.get("test_unknown"):
+        print(f"\n{unknown:,} unknown labels are left out of the rankings")
     if unreadable := int(data.test.unreadable.sum()):
         print(f"\n{unreadable} of {len(data.test)} images cannot be read and are left out")
         measured |= {"unreadable": unreadable}

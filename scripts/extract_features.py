@@ -34,8 +34,8 @@ def extract(cfg: Any) -> None:
 
     from tkpr.config import build, build_dataset, model_facts
     from tkpr.data.assemble import assemble
-    from tkpr.data.features import save_features
-    from tkpr.data.labels import full
+    from tkpr.data.features import label_codes, save_features
+    from tkpr.data.labels import ignore
     from tkpr.runs.maps import is_cut, stored_maps
     from tkpr.runs.settle import settle
     from tkpr.training.predict import fabric_on, predict
@@ -53,7 +53,7 @@ def extract(cfg: Any) -> None:
         print(f"{maps.num_train:,} + {len(data.test):,} images: {maps.array.filename}")
         return
     plain = replace(recipe, augment=None)
-    ready = assemble(data, labels=full, pipeline=plain, cache_dir=cfg.cache_dir)
+    ready = assemble(data, labels=ignore, pipeline=plain, cache_dir=cfg.cache_dir)
     facts = model_facts((3, recipe.size, recipe.size), 0)
     model = build(cfg.model, facts=facts).eval().to(memory_format=torch.channels_last)
     parts, fabric = (ready.train, ready.test), fabric_on(cfg.device, cfg.trainer.precision)
@@ -66,7 +66,7 @@ def extract(cfg: Any) -> None:
     save_features(
         cfg.output,
         np.concatenate(features),
-        labels=np.concatenate([data.train.targets, data.test.targets]),
+        labels=np.concatenate([label_codes(data.train), label_codes(data.test)]),
         ids=[*data.train.ids, *data.test.ids],
         split=["train"] * len(data.train) + ["test"] * len(data.test),
         class_names=data.class_names,

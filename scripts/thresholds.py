@@ -38,6 +38,7 @@ def main() -> None:
     if arguments.precision is not None and not 0 < arguments.precision <= 1:
         raise ValueError(f"--precision must be above 0 and at most 1; got {arguments.precision}")
 
+    import numpy as np
     import torch
 
     from tkpr import records
@@ -66,8 +67,11 @@ def main() -> None:
         raise ValueError("a sparse data set has too many classes for a threshold each")
     readable = ~data.test.unreadable
     logits, targets = outputs[readable].numpy(), data.test.targets[readable].numpy()
-    temperature = fit_temperature(logits, targets) if arguments.calibrate else 1.0
-    scores = probabilities(logits, temperature)
+    known = np.ones(logits.shape, dtype=bool)
+    if data.test.known is not None:
+        known = data.test.known[readable].numpy()
+    temperature = fit_temperature(logits[known], targets[known]) if arguments.calibrate else 1.0
+    scores = np.where(known, probabilities(logits, temperature), 0)  # the lowest: never given
     chosen, undecided = choose_thresholds(scores, targets, precision=arguments.precision)
     trained = replace(trained, temperature=temperature, thresholds=chosen.tolist())
     own = arguments.run / "model.safetensors" if arguments.run.is_dir() else arguments.run

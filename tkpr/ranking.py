@@ -5,7 +5,7 @@ first. The outcome depends on the scores alone, never on the order of rows or co
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ class Ranking:
         relevance: y there: 0 or 1, or its mean over the orders of a tie.
         hits: y there times the number of relevant labels down to there, itself included.
         num_relevant: N, ``[B]``.
+        num_irrelevant: M, ``[B]``; with N it makes C, less the labels that are left out.
         num_classes: C.
     """
 
@@ -37,20 +38,22 @@ class Ranking:
     relevance: Tensor
     hits: Tensor
     num_relevant: Tensor
+    num_irrelevant: Tensor
     num_classes: int
 
     def top(self, k: int) -> "Ranking":
         """Return the same with nothing relevant below position k."""
         position, inside = self.position[:, :k], self.position[:, :k] <= k
         relevance, hits = self.relevance[:, :k] * inside, self.hits[:, :k] * inside
-        return Ranking(position, relevance, hits, self.num_relevant, self.num_classes)
+        return replace(self, position=position, relevance=relevance, hits=hits)
 
 
 def rank(scores: Tensor, targets: Tensor, *, ties: str = "worst") -> Ranking:
     """Rank the labels of each row from the highest score to the lowest.
 
     Args:
-        scores: finite, floating point, on the CPU, ``[B, C]``.
+        scores: finite, or -inf for labels to leave out (:func:`leave_out`), floating point, on the
+            CPU, ``[B, C]``.
         targets: True for relevant labels, ``[B, C]``.
         ties: "worst" puts the irrelevant labels of a tie first; "average" takes the mean over all
             orders of a tie, as scikit-learn's ``ndcg_score`` does.
@@ -65,10 +68,12 @@ def rank(scores: Tensor, targets: Tensor, *, ties: str = "worst") -> Ranking:
         raise ValueError(f"unknown ties {ties!r}: choose one of worst, average")
     num_classes = scores.shape[1]
     num_relevant = targets.sum(1, dtype=torch.int32)
+    ranked = (scores > -torch.inf).sum(1, dtype=torch.int32)
+    counts = (num_relevant.double(), (ranked - num_relevant).double(), num_classes)
     if ties == "average":
         relevance, hits = _average_over_ties(scores, targets)
         position = torch.arange(1, num_classes + 1, dtype=torch.float64).expand_as(relevance)
-        return Ranking(position, relevance, hits, num_relevant.double(), num_classes)
+        return Ranking(position, relevance, hits, *counts)
 
     width = max(1, int(num_relevant.max()))
     irrelevant = _sort_(torch.where(targets, -torch.inf, scores))
@@ -76,7 +81,7 @@ def rank(scores: Tensor, targets: Tensor, *, ties: str = "worst") -> Ranking:
     above = num_classes - torch.searchsorted(irrelevant, relevant)
     order = torch.arange(1, width + 1, dtype=torch.float64)
     relevance = (order <= num_relevant.unsqueeze(1)).double()
-    return Ranking(above + order, relevance, relevance * order, num_relevant.double(), num_classes)
+    return Ranking(above + order, relevance, relevance * order, *counts)
 
 
 def check_matrices(scores: Array, targets: Array, *ks: int | None) -> tuple[Tensor, Tensor]:
@@ -107,6 +112,30 @@ def check_matrices(scores: Array, targets: Array, *ks: int | None) -> tuple[Tens
             wrong = labels[(labels != 0) & (labels != 1)][0].item()
             raise ValueError(f"targets must hold only 0 and 1; got {wrong:.6g}")
     return scores if scores.is_floating_point() else scores.double(), targets
+
+
+def leave_out(scores: Tensor, targets: Tensor, unknown: Array | None) -> Tensor:
+    """Return the scores with -inf, below all others, where a label is unknown.
+
+    Args:
+        scores: finite, ``[B, C]``.
+        targets: 0 or 1, ``[B, C]``.
+        unknown: True where it is not known whether a label is relevant, ``[B, C]``; None: nowhere.
+
+    >>> leave_out(torch.zeros(1, 2), torch.tensor([[1, 0]]), torch.tensor([[False, True]]))
+    tensor([[0., -inf]])
+    """
+    if unknown is None:
+        return scores
+    unknown = torch.as_tensor(unknown).cpu()
+    if unknown.dtype != torch.bool or unknown.shape != scores.shape:
+        raise ValueError(
+            f"unknown must be bool of shape {tuple(scores.shape)}; "
+            f"got {unknown.dtype} of shape {tuple(unknown.shape)}"
+        )
+    if targets[unknown].any():
+        raise ValueError("targets must be 0 where a label is unknown")
+    return scores.masked_fill(unknown, -torch.inf)
 
 
 def rankings(scores: Tensor, targets: Tensor, ties: str) -> Iterator[Ranking]:

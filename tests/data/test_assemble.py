@@ -68,7 +68,7 @@ def test_official_splits(data):
 
 def test_training_sees_single_labels_and_testing_all(data):
     ready = assemble(data, labels=ONE, pipeline=LIGHT)
-    assert np.array_equal(ready.train_targets, ONE(data.train))
+    assert np.array_equal(ready.train_targets, ONE(data.train).targets)
     assert np.array_equal(everything(ready.train)[1], ready.train_targets)
     assert np.array_equal(ready.clean_targets, data.train.targets)
     assert np.array_equal(everything(ready.test)[1], data.test.targets)
@@ -77,7 +77,7 @@ def test_training_sees_single_labels_and_testing_all(data):
 def test_labels_are_drawn_before_a_part_is_held_out(data):
     ready = assemble(data, labels=ONE, pipeline=LIGHT, holdout=0.25)
     rows, held = holdout(40, 0.25, seed=1200)
-    assert np.array_equal(ready.train_targets, ONE(data.train)[rows])
+    assert np.array_equal(ready.train_targets, ONE(data.train).targets[rows])
     assert np.array_equal(ready.clean_targets, data.train.targets[rows])
     images, targets, _ = everything(ready.test)
     assert np.array_equal(targets, data.train.targets[held])  # the clean ones
@@ -121,8 +121,8 @@ def test_observed_labels_are_written_once_and_compared(data, tmp_path):
     # another share held out, or a resumed run: the same draw
     assemble(data, labels=ONE, pipeline=LIGHT, run_dir=tmp_path, holdout=0.2)
     with np.load(tmp_path / "observed_labels.npz") as stored:
-        assert np.array_equal(stored["observed"], ONE(data.train))
-        assert str(stored["checksum"]) == checksum(ONE(data.train))
+        assert np.array_equal(stored["observed"], ONE(data.train).targets)
+        assert str(stored["checksum"]) == checksum(ONE(data.train).targets)
     with pytest.raises(ValueError, match="holds other labels"):
         assemble(data, labels=partial(ONE, seed=1), pipeline=LIGHT, run_dir=tmp_path)
 
@@ -189,11 +189,13 @@ def test_class_names_must_be_different_texts(names):
         MultiLabelData(names, split, split)
 
 
-@pytest.mark.parametrize("name", ["full", "single_positive", "partial"])
+@pytest.mark.parametrize(
+    "name", ["full", "single_positive", "partial", "assume_negative", "ignore"]
+)
 def test_label_configs_can_be_built(name, data):
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("train", [f"labels={name}"])
-    observed = build(cfg.labels)(data.train)
+    observed = build(cfg.labels)(data.train).targets
     assert observed.dtype == np.uint8
     assert (observed <= data.train.targets).all()
     assert observed.any(axis=1).all()

@@ -159,7 +159,7 @@ def test_other_bad_arguments_are_refused(tmp_path):
     np.savez(tmp_path / "f.npz", **arrays())
     with pytest.raises(ValueError, match="no samples of the split 'dev'"):
         load(tmp_path / "f.npz", test_split="dev")
-    with pytest.raises(ValueError, match="negative, positive or ignore_image; got 'maybe'"):
+    with pytest.raises(ValueError, match=r"one of negative, .*ignore_image; got 'maybe'"):
         load(tmp_path / "f.npz", difficult="maybe")
 
 

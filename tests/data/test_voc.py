@@ -82,7 +82,7 @@ def test_options_are_checked(original):
     for option, match in (
         ({"year": 2010}, "2007 or 2012"),
         ({"labels_from": "json"}, "imagesets or xml; got 'json'"),
-        ({"difficult": "drop"}, "negative, positive or ignore_image; got 'drop'"),
+        ({"difficult": "drop"}, "one of negative, positive, unknown, ignore_image; got 'drop'"),
         ({"class_order": "random"}, "alphabetical or grouped; got 'random'"),
     ):
         with pytest.raises(ValueError, match=match):

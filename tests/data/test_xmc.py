@@ -10,10 +10,14 @@ from scipy.sparse import csr_array
 from sklearn.datasets import load_svmlight_file
 
 from tests.data.miniature import TEST, TRAIN, make_xmc
+from tkpr.data import transforms
+from tkpr.data.assemble import assemble, loader
 from tkpr.data.dataset import Split, checksum
+from tkpr.data.labels import full
 from tkpr.data.sparse import SparseDataset
 from tkpr.data.xmc import load_xmc, read_samples, write_samples
 from tkpr.losses import TKPR, LabelLists
+from tkpr.metrics import evaluate_top
 from tkpr.models.sparse_linear import SparseLinear
 
 PLAIN = {"split": 0, "normalise": False, "a": 0.55, "b": 1.5}
@@ -218,21 +222,57 @@ def test_checksums_tell_sparse_labels_apart(tmp_path):
     assert checksum(targets) != checksum(targets[:, ::-1].tocsr())
 
 
+def write_large(path, samples, classes, present=3):
+    """Samples of a few labels and twenty features."""
+    generator = np.random.RandomState(0)
+    features = " ".join(f"{at}:1" for at in range(0, 50000, 2500))
+    with path.open("w") as file:
+        file.write(f"{samples} 50000 {classes}\n")
+        for _ in range(samples):
+            drawn = generator.randint(classes // present, size=present)
+            labels = ",".join(str(present * at + place) for place, at in enumerate(drawn))
+            file.write(f"{labels} {features}\n")
+
+
+def peak_of(function, *arguments, **options):
+    tracemalloc.start()
+    try:
+        result = function(*arguments, **options)
+        return result, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 def test_memory_grows_with_the_labels_present(tmp_path):
     """2,000 samples of 3 labels out of 100,000: a dense matrix would take 200 MB."""
-    generator = np.random.RandomState(0)
     path = tmp_path / "large_train.txt"
-    with path.open("w") as file:
-        file.write("2000 50000 100000\n")
-        for _ in range(2000):
-            labels = ",".join(
-                str(3 * at + place) for place, at in enumerate(generator.randint(33333, size=3))
-            )
-            file.write(f"{labels} " + " ".join(f"{at}:1" for at in range(0, 50000, 2500)) + "\n")
-    tracemalloc.start()
-    split = read_samples(path)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    write_large(path, 2000, 100000)
+    split, peak = peak_of(read_samples, path)
     assert split.targets.shape == (2000, 100000)
     assert split.targets.nnz == 6000
     assert peak < 2**23
+
+
+def test_a_run_holds_no_matrix_of_samples_and_classes(tmp_path):
+    """From the files to batches and measures: 100 times the classes, the same memory per sample."""
+    peaks = []
+    for classes in (1000, 100000):
+        for part, samples in (("train", 2000), ("test", 500)):
+            write_large(tmp_path / f"large_{part}.txt", samples, classes)
+
+        def through():
+            data = load_xmc(tmp_path, name="large", **PLAIN)
+            ready = assemble(data, labels=full, pipeline=transforms.none(), holdout=0.2)
+            for part in (ready.train, ready.test):
+                for _ in loader(part, batch_size=100):
+                    pass
+            best = torch.zeros(len(ready.test), 3, dtype=torch.long) + torch.arange(3)
+            weights = ready.inverse_propensities
+            return evaluate_top(best, ready.test.targets, [1, 3], inverse_propensities=weights)
+
+        measured, peak = peak_of(through)
+        assert 0 <= measured["PSP@3"] <= 1
+        peaks.append(peak)
+    # what is kept per class: its name, its number of samples, its propensity
+    assert peaks[1] - peaks[0] < 500 * 99000
+    assert peaks[1] < 2**26  # the dense matrix of the training samples alone has 160 MB

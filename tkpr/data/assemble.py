@@ -19,7 +19,7 @@ from tkpr.data.dataset import MultiLabelData, Split, checksum
 from tkpr.data.features import FeatureDataset
 from tkpr.data.files import absolute
 from tkpr.data.images import ImageDataset
-from tkpr.data.labels import freeze_labels
+from tkpr.data.labels import assume_negative, freeze_labels
 from tkpr.data.maps import MapDataset, Maps, ToFloat
 from tkpr.data.sparse import SparseDataset
 from tkpr.data.splits import holdout as hold_out
@@ -40,6 +40,7 @@ class TrainingData:
             float32); applied on the device.
         class_names: the names of the classes.
         train_targets: the observed labels, uint8 ``[N, C]``, sparse for a sparse data set.
+        train_unknown: where they are unknown, bool ``[N, C]``; None: nowhere.
         clean_targets: all labels of the same samples, uint8 ``[N, C]``.
         counts: numbers for the record of a run, such as ``train_images``.
         inverse_propensities: how much each label counts in propensity-scored measures, ``[C]``.
@@ -53,12 +54,13 @@ class TrainingData:
     clean_targets: np.ndarray | csr_array
     counts: dict[str, int | str]
     inverse_propensities: Tensor | None = None
+    train_unknown: np.ndarray | None = None
 
 
 def assemble(
     data: MultiLabelData,
     *,
-    labels: Callable[[Split], np.ndarray | csr_array],
+    labels: Callable[[Split], Split],
     pipeline: ImagePipeline,
     holdout: float = 0.0,
     holdout_seed: int = 1200,
@@ -67,6 +69,7 @@ def assemble(
     cache_dir: str | Path | None = None,
     on_error: str = "raise",
     maps: Maps | None = None,
+    test_unknown: str = "leave_out",
 ) -> TrainingData:
     """Draw the observed labels, hold out a part if requested, and wrap both splits.
 
@@ -75,7 +78,7 @@ def assemble(
 
     Args:
         data: the data set.
-        labels: returns the observed labels of a split (:mod:`tkpr.data.labels`).
+        labels: returns a split with its observed labels (:mod:`tkpr.data.labels`).
         pipeline: the input transform (:mod:`tkpr.data.transforms`).
         holdout: the share of the training samples to test on instead of the official test split.
         holdout_seed: seed of the held-out part.
@@ -84,6 +87,8 @@ def assemble(
         cache_dir: a folder for resized images, so that each file is decoded once.
         on_error: "raise" an error for an image that cannot be read, or "skip" it.
         maps: outputs of a network's frozen part for these images, used instead of them.
+        test_unknown: "leave_out" unknown labels of the test samples from the rankings, or take them
+            as "negative".
 
     Example:
         >>> from tkpr.data import labels, mosaic, transforms
@@ -102,10 +107,10 @@ def assemble(
     if in_rows != (pipeline.size is None):
         kind, right = ("features", "transform=none") if in_rows else ("images", "transform=asl")
         raise ValueError(f"the data set holds {kind}: use {right}")
-    observed = labels(data.train)
+    seen = labels(data.train)
     if run_dir is not None:
-        freeze_labels(Path(run_dir) / "observed_labels.npz", observed, data.train.ids)
-    seen = Split(data.train.inputs, observed, data.train.ids)
+        file = Path(run_dir) / "observed_labels.npz"
+        freeze_labels(file, seen.targets, seen.ids, seen.unknown)
     rows, held = np.arange(len(seen)), None
     if holdout:
         rows, held = hold_out(len(seen), holdout, seed=holdout_seed)
@@ -141,35 +146,51 @@ def assemble(
         )
 
     train = dataset(seen, rows, augment=pipeline.augment)
-    test = dataset(data.test, None) if held is None else dataset(data.train, held)
-    clean = data.train.targets[rows]
-    test_targets = data.test.targets if held is None else data.train.targets[held]
-    _check_labels(data.class_names, observed[rows], test_targets)
+    tested = data.test if held is None else data.train
+    if test_unknown == "negative":
+        tested = assume_negative(tested)
+    test = dataset(tested, held)
+    clean, observed = data.train.targets[rows], seen.targets[rows]
+    test_targets = tested.targets if held is None else tested.targets[held]
+    marks = {"train": _rows(seen.unknown, rows), "test": _rows(tested.unknown, held)}
+    _check_labels(data.class_names, observed, test_targets)
     weights = None
     if data.propensity is not None:
         a, b = data.propensity
         weights = inverse_propensities(clean.sum(axis=0), len(rows), a=a, b=b)
+    counts: dict[str, int | str] = {
+        "classes": len(data.class_names),
+        "train_images": len(train),
+        "train_labels": int(observed.sum()),
+        "train_labels_all": int(clean.sum()),
+        "train_without_label": int((clean.sum(axis=1) == 0).sum()),
+        "train_checksum": checksum(observed, marks["train"]),
+        "test_images": len(test),
+        "test_labels": int(test_targets.sum()),
+        "test_without_label": int((test_targets.sum(axis=1) == 0).sum()),
+        "test_checksum": checksum(test_targets, marks["test"]),
+    }
+    counts |= {
+        f"{name}_unknown": int(mark.sum()) for name, mark in marks.items() if mark is not None
+    }
     return TrainingData(
         train=train,
         test=test,
         finish=pipeline.finish if maps is None else ToFloat(),
         class_names=data.class_names,
-        train_targets=observed[rows],
+        train_targets=observed,
+        train_unknown=marks["train"],
         clean_targets=clean,
-        counts={
-            "classes": len(data.class_names),
-            "train_images": len(train),
-            "train_labels": int(observed[rows].sum()),
-            "train_labels_all": int(clean.sum()),
-            "train_without_label": int((clean.sum(axis=1) == 0).sum()),
-            "train_checksum": checksum(observed[rows]),
-            "test_images": len(test),
-            "test_labels": int(test_targets.sum()),
-            "test_without_label": int((test_targets.sum(axis=1) == 0).sum()),
-            "test_checksum": checksum(test_targets),
-        },
+        counts=counts,
         inverse_propensities=weights,
     )
+
+
+def _rows(unknown: np.ndarray | None, rows: np.ndarray | None) -> np.ndarray | None:
+    """Return the rows of a matrix, all of them without ``rows``; None if nothing is unknown."""
+    if unknown is None or rows is None:
+        return unknown
+    return unknown[rows] if unknown[rows].any() else None
 
 
 def _check_labels(

@@ -23,6 +23,7 @@ from tkpr.data.files import (
     read_arrays,
     require_files,
 )
+from tkpr.data.labels import assume_negative
 from tkpr.data.reference_counts import ReferenceCounts, SplitCounts
 
 STORED_MODELS_MAY_BUILD = ("load_coco",)
@@ -37,6 +38,7 @@ def load_coco(
     *,
     year: int,
     drop_unlabelled: bool,
+    negatives: str,
     order: str,
     cache_dir: str | Path | None,
     check_files: bool,
@@ -50,6 +52,8 @@ def load_coco(
         root: the folder with ``annotations/``, ``train{year}/`` and ``val{year}/``.
         year: 2014 (82,081 / 40,137 images with labels) or 2017.
         drop_unlabelled: whether to drop images without annotations, as ASL, SPML and later work.
+        negatives: ``unannotated``: a class without an annotation is absent; ``listed``: only the
+            classes in an image's ``neg_category_ids`` are, as in LVIS, and the others are unknown.
         order: the order of the samples, on which seeded draws depend: ``id_string`` (image ids
             sorted as strings, as in SPML, which reproduces its single-positive draw),
             ``annotation`` (first appearance in the annotation list, as in ASL; images without
@@ -58,12 +62,14 @@ def load_coco(
             annotation files; a changed annotation file is detected. None: no cache.
         check_files: whether every image file must exist.
 
-    >>> load_coco("data/coco", year=2014, drop_unlabelled=True, order="id_string",
-    ...           cache_dir=".cache", check_files=True)  # doctest: +SKIP
+    >>> load_coco("data/coco", year=2014, drop_unlabelled=True, negatives="unannotated",
+    ...           order="id_string", cache_dir=".cache", check_files=True)  # doctest: +SKIP
     MultiLabelData(class_names=['person', 'bicycle', 'car', ...
     """
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}; got {order!r}")
+    if negatives not in ("unannotated", "listed"):
+        raise ValueError(f"negatives must be unannotated or listed; got {negatives!r}")
     folder = dataset_root(root, how_to_get=HOW_TO_GET)
     cache = None if cache_dir is None else absolute(cache_dir)
     splits, class_names = [], []
@@ -71,6 +77,13 @@ def load_coco(
         index = _cached_index(folder / "annotations" / f"instances_{name}.json", cache)
         class_names.append(index.class_names.tolist())
         split = index.split(folder / name, order)
+        if negatives == "unannotated":
+            split = assume_negative(split)
+        elif not index.absent.any():
+            raise ValueError(
+                f"{folder / 'annotations' / f'instances_{name}.json'}: no image has "
+                "neg_category_ids, which dataset.negatives=listed reads"
+            )
         if drop_unlabelled:
             split = labelled_only(split, name=f"COCO {name}")
         if check_files:
@@ -90,6 +103,7 @@ class _Index:
     file_names: np.ndarray
     first_annotation: np.ndarray  # position in the annotation list; its length for images without
     targets: np.ndarray
+    absent: np.ndarray  # what an image lists as absent, bool [N, C]
 
     def split(self, folder: Path, order: str) -> Split:
         """Return the images, which are in ``folder``, in the given order."""
@@ -100,7 +114,9 @@ class _Index:
             rows = np.argsort(self.first_annotation, kind="stable")
         names = self.file_names[rows].tolist()
         paths = [inside(folder, name, where=f"image list of {folder.name}") for name in names]
-        return Split(paths, self.targets[rows], [path.stem for path in paths])
+        targets = self.targets[rows]
+        unknown = (targets == 0) & ~self.absent[rows]
+        return Split(paths, targets, [path.stem for path in paths], unknown=unknown)
 
 
 def _cached_index(path: Path, cache: Path | None) -> _Index:
@@ -110,7 +126,7 @@ def _cached_index(path: Path, cache: Path | None) -> _Index:
     if cache is None:
         return _read_index(path)
     state = path.stat()
-    stamp = f"{path}|{state.st_size}|{state.st_mtime_ns}"
+    stamp = f"{path}|{state.st_size}|{state.st_mtime_ns}|{len(fields(_Index))}"
     stored = cache / f"{path.stem}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.npz"
     if stored.is_file():
         try:
@@ -133,6 +149,11 @@ def _read_index(path: Path) -> _Index:
         file_names = [image["file_name"] for image in images]
         categories = [(category["id"], category["name"]) for category in content["categories"]]
         labels = [(label["image_id"], label["category_id"]) for label in annotations]
+        listed = [
+            (row, category_id)
+            for row, image in enumerate(images)
+            for category_id in image.get("neg_category_ids", ())
+        ]
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: broken JSON: {error.msg}") from error
     except ValueError as error:  # wrong encoding, or an integer of thousands of digits
@@ -152,6 +173,7 @@ def _read_index(path: Path) -> _Index:
         ("category id", numbers),
         ("image_id of an annotation", [image_id for image_id, _ in labels]),
         ("category_id of an annotation", [category_id for _, category_id in labels]),
+        ("neg_category_ids of an image", [category_id for _, category_id in listed]),
     ):
         _require(path, what, values, _is_id, "an integer or a text")
     row_of = {image_id: row for row, image_id in enumerate(image_ids)}
@@ -175,9 +197,19 @@ def _read_index(path: Path) -> _Index:
         row = row_of[image_id]
         targets[row, column_of[category_id]] = 1
         first[row] = min(first[row], position)
+    absent = np.zeros(targets.shape, dtype=bool)
+    for row, category_id in listed:
+        column = column_of.get(category_id)
+        if column is None or targets[row, column]:
+            why = "is unknown" if column is None else "has an annotation"
+            raise ValueError(
+                f"{path}: image {image_ids[row]} lists category {category_id} in neg_category_ids, "
+                f"but it {why}"
+            )
+        absent[row, column] = True
     # as text: integers beyond 64 bits would become an object array
     ids = np.array([str(image_id) for image_id in image_ids])
-    return _Index(np.array(class_names), ids, np.array(file_names), first, targets)
+    return _Index(np.array(class_names), ids, np.array(file_names), first, targets, absent)
 
 
 def _is_text(value: Any) -> bool:

@@ -15,6 +15,8 @@ from tkpr.data.splits import holdout
 
 STORED_MODELS_MAY_BUILD = ("load_csv",)
 
+UNKNOWN = ("", "?")  # cells that say neither present nor absent
+
 
 def load_csv(
     root: str | Path,
@@ -41,7 +43,8 @@ def load_csv(
             ``root`` itself.
         image_column: the column of image paths, with ``/`` as separator.
         label_column: the column of label names. None: the column ``labels`` if there is one, else
-            every other column is a class and holds 0 or 1.
+            every other column is a class and holds 1 (present), 0 (absent), or nothing or ``?``
+            (unknown).
         split_column: the column that holds ``train`` or ``test``. None: the column ``split`` if
             there is one, else a random split.
         test_name: the value of the split column for test images.
@@ -73,10 +76,13 @@ def load_csv(
     split_at = table.chosen(split_column, default="split")
     if len({image_at, label_at, split_at} - {None}) < 3 - [label_at, split_at].count(None):
         raise ValueError(f"{path}: images, labels and splits must be three different columns")
+    unknown: np.ndarray | None = None
     if label_at is None:
-        names, labels = _labels_from_columns(table, {image_at, split_at}, class_names)
+        names, cells = _cells(table, {image_at, split_at}, class_names)
+        targets, unknown = (cells == "1").astype(np.uint8), np.isin(cells, UNKNOWN)
     else:
         names, labels = _labels_from_names(table, label_at, separator, class_names)
+        targets = _matrix(labels, names)
 
     images = folder / image_folder
     lines: dict[str, int] = {}
@@ -93,7 +99,7 @@ def load_csv(
         lines[image] = line
     if check_files:
         require_files(paths)
-    everything = Split(paths, _matrix(labels, names), list(lines))
+    everything = Split(paths, targets, list(lines), unknown=unknown)
     if split_at is None:
         rows = holdout(len(paths), test_fraction, seed=seed)
     else:
@@ -168,10 +174,10 @@ class _Table:
         return self.header.index(default) if default in self.header else None
 
 
-def _labels_from_columns(
+def _cells(
     table: _Table, other: set[int | None], class_names: Sequence[str] | None
-) -> tuple[list[str], list[list[str]]]:
-    """Return the class names and the labels of each row from one 0/1 column per class."""
+) -> tuple[list[str], np.ndarray]:
+    """Return the class names and the cells ``[N, C]`` of one column per class, each checked."""
     if class_names is None:
         names = [name for at, name in enumerate(table.header) if at not in other]
     else:
@@ -182,16 +188,15 @@ def _labels_from_columns(
             f"{table.path}, line {table.header_line}: there is neither a label column nor a column "
             "per class"
         )
-    labels = []
     for line, row in table.rows:
         for at, name in columns:
-            if row[at].strip() not in ("0", "1"):
+            if row[at].strip() not in ("0", "1", *UNKNOWN):
                 raise ValueError(
-                    f"{table.path}, line {line}: the column {name!r} must hold 0 or 1; got "
-                    f"{row[at]!r} (if it is not a class, list the classes in dataset.class_names)"
+                    f"{table.path}, line {line}: the column {name!r} must hold 0 or 1, or ? where "
+                    f"it is unknown; got {row[at]!r} (if it is not a class, list the classes in "
+                    "dataset.class_names)"
                 )
-        labels.append([name for at, name in columns if row[at].strip() == "1"])
-    return names, labels
+    return names, np.array([[row[at].strip() for at, _ in columns] for _, row in table.rows])
 
 
 def _labels_from_names(

@@ -25,11 +25,14 @@ class Split:
         targets: 1 for a label that is present, 0 otherwise, uint8 ``[N, C]``; sparse with
             sparse features, and of more than ``MOST_DENSE_CLASSES`` classes.
         ids: a unique name per sample, stable between runs.
+        unknown: where it is not known whether a label is present, bool ``[N, C]``; targets are 0
+            there. None: every label is known.
     """
 
     inputs: Sequence[Path] | Sequence[Any] | np.ndarray | csr_array
     targets: np.ndarray | csr_array
     ids: Sequence[str]
+    unknown: np.ndarray | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.targets.ndim != 2 or self.targets.dtype != np.uint8:
@@ -44,6 +47,17 @@ class Split:
             )
         if self.targets.size and self.targets.max() > 1:
             raise ValueError(f"targets must hold only 0 and 1; got {self.targets.max()}")
+        if self.unknown is None:
+            return
+        if self.unknown.dtype != bool or self.unknown.shape != self.targets.shape:
+            raise ValueError(
+                f"unknown must be bool {self.targets.shape}, as targets are; "
+                f"got {self.unknown.dtype} {self.unknown.shape}"
+            )
+        if (self.targets[self.unknown] != 0).any():
+            raise ValueError("targets must be 0 where a label is unknown")
+        if not self.unknown.any():
+            object.__setattr__(self, "unknown", None)
 
     def __len__(self) -> int:
         return self.targets.shape[0]
@@ -54,7 +68,8 @@ class Split:
             inputs: Any = self.inputs[rows]
         else:
             inputs = [self.inputs[row] for row in rows]
-        return Split(inputs, self.targets[rows], [self.ids[row] for row in rows])
+        unknown = None if self.unknown is None else self.unknown[rows]
+        return Split(inputs, self.targets[rows], [self.ids[row] for row in rows], unknown=unknown)
 
 
 @dataclass(frozen=True)
@@ -99,18 +114,19 @@ class MultiLabelData:
         return MultiLabelData(self.class_names, *parts, propensity=self.propensity)
 
 
-def checksum(targets: np.ndarray | csr_array) -> str:
+def checksum(targets: np.ndarray | csr_array, unknown: np.ndarray | None = None) -> str:
     """Return 16 hex digits of the SHA-256 of a label matrix: the text ``N,C:``, then its bytes.
 
     The checksum depends on the labels and on the order of samples and classes. For a sparse matrix
-    the bytes are the number of labels per row, then the columns of the labels, all int64.
+    the bytes are the number of labels per row, then the columns of the labels, all int64. Unknown
+    labels have a byte of 2.
 
     >>> checksum(np.array([[1, 0], [0, 1]], dtype=np.uint8))
     'c7ea2bd0ce1317d2'
     """
     samples, classes = targets.shape
     digest = hashlib.sha256(f"{samples},{classes}:".encode())
-    parts = [targets]
+    parts = [targets if unknown is None else np.where(unknown, np.uint8(2), targets)]
     if isinstance(targets, csr_array):
         targets = targets.sorted_indices()
         parts = [np.diff(targets.indptr).astype(np.int64), targets.indices.astype(np.int64)]

@@ -13,8 +13,11 @@ from torch.utils.data import Dataset
 from tkpr import atomic
 from tkpr.data.dataset import MOST_DENSE_CLASSES, MultiLabelData, Split
 from tkpr.data.files import absolute, read_arrays
+from tkpr.data.labels import check_difficult
 from tkpr.data.sparse import label_lists
+from tkpr.data.targets import known_where, take
 from tkpr.losses.label_lists import LabelLists
+from tkpr.losses.partial_labels import PartialLabels
 
 STORED_MODELS_MAY_BUILD = ("load_features",)
 
@@ -66,6 +69,21 @@ def save_features(
     atomic.write(path, lambda opened: np.savez(opened, **arrays))
 
 
+def label_codes(split: Split) -> np.ndarray:
+    """Return the labels as a file holds them: 1 and 0, or where some are unknown 1, 0 and -1.
+
+    With three states 0 is unknown and -1 absent, the codes of Pascal VOC, to be read with
+    ``difficult="unknown"``.
+
+    >>> targets, unknown = np.array([[1, 0, 0]], dtype=np.uint8), np.array([[False, True, False]])
+    >>> label_codes(Split(["a"], targets, ["a"], unknown=unknown))
+    array([[ 1,  0, -1]], dtype=int8)
+    """
+    if split.unknown is None:
+        return np.asarray(split.targets)
+    return np.where(split.unknown, 0, np.where(split.targets == 1, 1, -1)).astype(np.int8)
+
+
 def load_features(
     file: str | Path, *, difficult: str, train_split: str, test_split: str | None
 ) -> MultiLabelData:
@@ -77,7 +95,7 @@ def load_features(
             ``MOST_DENSE_CLASSES`` classes always, there are lists of labels: ``label_indptr``
             ``[N + 1]`` and ``label_indices``, as of a sparse matrix.
         difficult: labels may also be 1 (present), 0 (only difficult objects) and -1 (absent), as
-            in Pascal VOC; then ``negative`` or ``positive`` is what 0 becomes, and
+            in Pascal VOC; then ``negative``, ``positive`` or ``unknown`` is what 0 becomes, and
             ``ignore_image`` leaves out samples with a 0.
         train_split: what ``split`` says of training samples.
         test_split: what ``split`` says of test samples; None: the only other name.
@@ -91,8 +109,7 @@ def load_features(
         >>> data.train.ids, data.test.inputs
         (['a', 'c'], array([[1., 1., 1., 1.]], dtype=float32))
     """
-    if difficult not in ("negative", "positive", "ignore_image"):
-        raise ValueError(f"difficult must be negative, positive or ignore_image; got {difficult!r}")
+    check_difficult(difficult)
     path = absolute(file)
     if not path.is_file():
         raise FileNotFoundError(
@@ -129,8 +146,9 @@ def load_features(
         )
     ignored = np.zeros(num_labels, dtype=bool)
     targets: np.ndarray | csr_array
+    unknown: np.ndarray | None = None
     if "labels" in wanted:
-        targets, ignored = _of_matrix(path, found["labels"], len(class_names), difficult)
+        targets, unknown, ignored = _of_matrix(path, found["labels"], len(class_names), difficult)
     else:
         targets = _of_lists(path, found["label_indptr"], found["label_indices"], len(class_names))
     if test_split is None:
@@ -152,6 +170,7 @@ def load_features(
             features[rows].astype(np.float32),
             targets[rows],
             ids[rows].astype(str).tolist(),
+            unknown=None if unknown is None else unknown[rows],
         )
 
     return MultiLabelData(class_names.tolist(), part(train_split), part(test_split))
@@ -159,8 +178,8 @@ def load_features(
 
 def _of_matrix(
     path: Path, labels: np.ndarray, num_classes: int, difficult: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return where labels are present, uint8 ``[N, C]``, and which samples to leave out."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return where labels are present, where unknown, ``[N, C]``, and what samples to leave out."""
     if labels.shape[1] != num_classes:
         raise ValueError(
             f"labels in {path} have {labels.shape[1]} columns for {num_classes} class names"
@@ -176,8 +195,9 @@ def _of_matrix(
     present = labels == 1
     if signed := -1 in values:
         present |= (labels == 0) & (difficult == "positive")
+    unknown = signed & (difficult == "unknown") & (labels == 0)
     ignored = signed & (difficult == "ignore_image") & (labels == 0).any(axis=1)
-    return present.astype(np.uint8), ignored
+    return present.astype(np.uint8), unknown, ignored
 
 
 def _of_lists(
@@ -216,6 +236,7 @@ class FeatureDataset(Dataset[Any]):
         self.targets: Tensor | csr_array = split.targets
         if isinstance(split.targets, np.ndarray):
             self.targets = torch.from_numpy(split.targets).float()
+        self.known = known_where(split.unknown)
         self.ids = split.ids
         self.unreadable = torch.zeros(len(split), dtype=torch.bool)  # never, but images can be
 
@@ -228,9 +249,11 @@ class FeatureDataset(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
         return self.inputs[index], self.targets[index], index
 
-    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor | LabelLists, Tensor]:
+    def __getitems__(
+        self, indices: Sequence[int]
+    ) -> tuple[Tensor, Tensor | LabelLists | PartialLabels, Tensor]:
         """Return a whole batch: features, targets, indices."""
         rows = torch.as_tensor(indices)
         if isinstance(self.targets, csr_array):
             return self.inputs[rows], label_lists(self.targets, rows.numpy()), rows
-        return self.inputs[rows], self.targets[rows], rows
+        return self.inputs[rows], take(self.targets, self.known, rows), rows

@@ -31,7 +31,7 @@ def fingerprint(data: MultiLabelData) -> dict[str, str]:
     parts = {"class_names": digest(data.class_names)}
     for name, split in (("train", data.train), ("test", data.test)):
         parts[f"{name}_ids"] = digest(split.ids)
-        parts[f"{name}_labels"] = checksum(split.targets)
+        parts[f"{name}_labels"] = checksum(split.targets, split.unknown)
         parts[f"{name}_inputs"] = digest(_inputs(split))
     return parts
 

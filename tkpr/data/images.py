@@ -15,8 +15,10 @@ from torchvision.transforms.v2 import functional as F
 
 from tkpr.data.cache import ImageCache
 from tkpr.data.dataset import Split
+from tkpr.data.targets import known_where, take
+from tkpr.losses.partial_labels import PartialLabels
 
-Batch = tuple[Tensor, Tensor, Tensor]
+Batch = tuple[Tensor, Tensor | PartialLabels, Tensor]
 
 
 def read_image(path: str | Path, *, size: int | None = None) -> Image.Image:
@@ -138,7 +140,7 @@ class ImageDataset(Dataset[Any]):
         if on_error not in ("raise", "skip"):
             raise ValueError(f"dataset.on_error must be raise or skip; got {on_error!r}")
         self.inputs, self.ids = split.inputs, split.ids
-        self.targets = torch.from_numpy(split.targets)
+        self.targets, self.known = torch.from_numpy(split.targets), known_where(split.unknown)
         self.size, self.augment, self.seed, self.cache = size, augment, seed, cache
         self.on_error, self.interpolation = on_error, interpolation
         # shared memory: workers report unreadable images, and see the epoch change
@@ -173,7 +175,8 @@ class ImageDataset(Dataset[Any]):
                 found[index] = self._augmented(image, index)
         if not found:
             none = torch.empty(0, 3, self.size, self.size, dtype=torch.uint8)
-            return none, self.targets[:0].float(), torch.empty(0, dtype=torch.int64)
+            rows = torch.empty(0, dtype=torch.int64)
+            return none, take(self.targets, self.known, rows), rows
         return self._batch(list(found), list(found.values()))
 
     def _batch(self, indices: Sequence[int], images: Sequence[Tensor]) -> Batch:
@@ -181,7 +184,7 @@ class ImageDataset(Dataset[Any]):
         # channels last, as the pixels are in memory; the trainer converts where needed
         pixels = torch.stack([image.permute(1, 2, 0) for image in images])
         rows = torch.as_tensor(indices)
-        return pixels.permute(0, 3, 1, 2), self.targets[rows].float(), rows
+        return pixels.permute(0, 3, 1, 2), take(self.targets, self.known, rows), rows
 
     def _image(self, index: int) -> Tensor:
         """Return an image, augmented if the data set augments."""

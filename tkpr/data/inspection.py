@@ -56,7 +56,7 @@ def statistics(split: Split, class_names: Sequence[str]) -> Statistics:
         histogram=tuple(np.bincount(per_sample).tolist()),
         rarest=(class_names[low], int(per_class[low])),
         commonest=(class_names[high], int(per_class[high])),
-        checksum=checksum(split.targets),
+        checksum=checksum(split.targets, split.unknown),
     )
 
 

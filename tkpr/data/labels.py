@@ -1,10 +1,13 @@
 """Observed labels: what a learner may see of the training labels.
 
-1 is an observed positive label; 0 was not observed, that is, absent or unknown.
+Each function takes the whole training split, before anything is held out, and returns it as the
+learner sees it: 1 is an observed positive label, 0 is one taken as negative, and entries that
+``unknown`` marks are neither. This is the one place that decides what becomes of unknown labels.
 """
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +19,89 @@ from tkpr.data.dataset import Split, checksum
 from tkpr.data.files import absolute, is_number, read_arrays, read_lines
 from tkpr.data.nuswide_concepts import CONCEPTS, LIST_ORDER
 
-STORED_MODELS_MAY_BUILD = ("full", "partial", "single_positive")
+STORED_MODELS_MAY_BUILD = (
+    *("full", "assume_negative", "ignore"),
+    *("annotated", "partial", "single_positive"),
+)
+DIFFICULT = ("negative", "positive", "unknown", "ignore_image")
 
 
-def full(split: Split) -> np.ndarray | csr_array:
-    """Return all labels, uint8 ``[N, C]``, sparse where those of the data set are.
+def full(split: Split) -> Split:
+    """Show all labels; none may be unknown.
 
     Example:
-        >>> full(Split(["a.jpg"], np.array([[1, 0]], dtype=np.uint8), ["a"]))
+        >>> full(Split(["a.jpg"], np.array([[1, 0]], dtype=np.uint8), ["a"])).targets
         array([[1, 0]], dtype=uint8)
     """
-    return split.targets
+    if split.unknown is not None:
+        raise ValueError(
+            f"{int(split.unknown.sum()):,} training labels are unknown: choose labels=ignore (the "
+            "loss leaves them out) or labels=assume_negative"
+        )
+    return split
+
+
+def assume_negative(split: Split) -> Split:
+    """Take unknown labels as negative.
+
+    Example:
+        >>> targets, unknown = np.zeros((1, 2), dtype=np.uint8), np.array([[False, True]])
+        >>> assume_negative(Split(["a.jpg"], targets, ["a"], unknown=unknown)).unknown is None
+        True
+    """
+    return replace(split, unknown=None)
+
+
+def ignore(split: Split) -> Split:
+    """Leave unknown labels unknown; the loss must take them (:class:`PartialLabels`).
+
+    Example:
+        >>> targets, unknown = np.zeros((1, 2), dtype=np.uint8), np.array([[False, True]])
+        >>> ignore(Split(["a.jpg"], targets, ["a"], unknown=unknown)).unknown
+        array([[False,  True]])
+    """
+    return split
+
+
+def annotated(split: Split, *, share: float, seed: int) -> Split:
+    """Show a share of all labels, present or absent; the others are unknown.
+
+    This is the setting of partially annotated data sets: each label is known with the same
+    probability, whatever it is. Labels that the data set does not know stay unknown.
+
+    Args:
+        split: the whole training split.
+        share: of the N C labels.
+        seed: of the draw.
+
+    Example:
+        >>> split = Split(list("ab"), np.eye(2, 4, dtype=np.uint8), list("ab"))
+        >>> seen = annotated(split, share=0.5, seed=1)
+        >>> seen.targets
+        array([[0, 0, 0, 0],
+               [0, 1, 0, 0]], dtype=uint8)
+        >>> seen.unknown
+        array([[ True,  True, False,  True],
+               [False, False,  True, False]])
+    """
+    _check_share(share)
+    _require_dense(split, "annotated")
+    unknown = np.random.default_rng(seed).random(split.targets.shape) >= share
+    if split.unknown is not None:
+        unknown |= split.unknown
+    return replace(split, targets=split.targets * ~unknown, unknown=unknown)
 
 
 def single_positive(
     split: Split, *, seed: int, list_file: str | Path | None, index_order: str
-) -> np.ndarray:
+) -> Split:
     """Keep one positive label of each sample.
 
     The draw reproduces that of the single-positive papers exactly: for each row in order, the
     indices of its positive labels are shuffled and the first is kept; then those of its negative
     labels are shuffled as well, although none is kept. It depends on the order of the rows, which
-    is an option of the data sets. A row without labels stays empty.
+    is an option of the data sets. A row without labels stays empty; unknown labels count as
+    unobserved.
 
     Args:
         split: the whole training split, before anything is held out.
@@ -51,7 +115,7 @@ def single_positive(
     Example:
         >>> targets = np.array([[1, 1, 0], [0, 1, 1]], dtype=np.uint8)
         >>> split = Split(["a.jpg", "b.jpg"], targets, ["a", "b"])
-        >>> single_positive(split, seed=1200, list_file=None, index_order="columns")
+        >>> single_positive(split, seed=1200, list_file=None, index_order="columns").targets
         array([[1, 0, 0],
                [0, 1, 0]], dtype=uint8)
     """
@@ -60,21 +124,21 @@ def single_positive(
     if list_file is not None:
         kept = _listed(split, absolute(list_file), index_order)
         observed[np.arange(len(split)), kept] = 1
-        return observed
+        return replace(split, targets=observed, unknown=None)
     rng = np.random.RandomState(seed)
     for row, labels in zip(observed, split.targets, strict=True):
         positive, negative = np.flatnonzero(labels), np.flatnonzero(labels == 0)
         rng.shuffle(positive)
         rng.shuffle(negative)
         row[positive[:1]] = 1
-    return observed
+    return replace(split, targets=observed, unknown=None)
 
 
-def partial(split: Split, *, share: float, seed: int) -> np.ndarray:
+def partial(split: Split, *, share: float, seed: int) -> Split:
     """Keep a share of all positive labels, and at least one per sample that has any.
 
-    One label of each sample is kept first; further ones are drawn from the whole set until the
-    share is reached.
+    The others, and unknown labels, count as unobserved: 0. One label of each sample is kept first;
+    further ones are drawn from the whole set until the share is reached.
 
     Args:
         split: the whole training split, before anything is held out.
@@ -83,11 +147,10 @@ def partial(split: Split, *, share: float, seed: int) -> np.ndarray:
 
     Example:
         >>> split = Split(list("abc"), np.ones((3, 4), dtype=np.uint8), list("abc"))
-        >>> partial(split, share=0.5, seed=0).sum(axis=1)
+        >>> partial(split, share=0.5, seed=0).targets.sum(axis=1)
         array([1, 2, 3], dtype=uint64)
     """
-    if not 0 < share <= 1:
-        raise ValueError(f"the share of labels to keep must be above 0 and at most 1; got {share}")
+    _check_share(share)
     _require_dense(split, "partial")
     rows, columns = np.nonzero(split.targets)
     order = np.random.RandomState(seed).permutation(len(rows))
@@ -97,7 +160,18 @@ def partial(split: Split, *, share: float, seed: int) -> np.ndarray:
     kept = order[: max(len(first), round(share * len(rows)))]
     observed = np.zeros_like(split.targets)
     observed[rows[kept], columns[kept]] = 1
-    return observed
+    return replace(split, targets=observed, unknown=None)
+
+
+def check_difficult(difficult: str) -> None:
+    """Refuse an unknown treatment of VOC's classes with difficult objects only."""
+    if difficult not in DIFFICULT:
+        raise ValueError(f"difficult must be one of {', '.join(DIFFICULT)}; got {difficult!r}")
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share <= 1:
+        raise ValueError(f"the share of labels to keep must be above 0 and at most 1; got {share}")
 
 
 def _require_dense(split: Split, name: str) -> None:
@@ -105,7 +179,12 @@ def _require_dense(split: Split, name: str) -> None:
         raise ValueError(f"labels={name} cannot draw from lists of labels: use labels=full")
 
 
-def freeze_labels(path: Path, observed: np.ndarray | csr_array, ids: Sequence[str]) -> None:
+def freeze_labels(
+    path: Path,
+    observed: np.ndarray | csr_array,
+    ids: Sequence[str],
+    unknown: np.ndarray | None = None,
+) -> None:
     """Write the observed labels to ``path``; if it exists, it must hold the same labels.
 
     Args:
@@ -113,6 +192,7 @@ def freeze_labels(path: Path, observed: np.ndarray | csr_array, ids: Sequence[st
         observed: the observed labels, uint8 ``[N, C]``; of a sparse matrix, the rows and columns of
             the labels are written, int64 ``[2, R]``.
         ids: the names of the samples.
+        unknown: where labels are unknown, bool ``[N, C]``; written as ``unknown`` if given.
 
     Example:
         >>> import tempfile
@@ -128,15 +208,18 @@ def freeze_labels(path: Path, observed: np.ndarray | csr_array, ids: Sequence[st
         labels = np.stack(observed.sorted_indices().nonzero()).astype(np.int64)
     if path.exists():
         try:
-            stored = read_arrays(path, ["observed", "ids", "checksum", "run"])
+            stored = read_arrays(path, ["observed", "ids", "checksum", "run", "unknown"])
             before, names = stored["observed"], stored["ids"].tolist()
             digest, run = str(stored["checksum"]), str(stored["run"])
         except Exception as error:  # a damaged archive can raise almost anything
             raise ValueError(f"{path} cannot be read ({error}): delete it") from error
-        if not (np.array_equal(before, labels) and names == list(ids)):
+        nothing = np.zeros(0, dtype=bool)
+        marked = nothing if unknown is None else unknown
+        same = np.array_equal(before, labels) and names == list(ids)
+        if not (same and np.array_equal(stored.get("unknown", nothing), marked)):
             raise ValueError(
                 f"{path} holds other labels (checksum {digest}) than those drawn "
-                f"now ({checksum(observed)}); use that run's settings or another folder"
+                f"now ({checksum(observed, unknown)}); use that run's settings or another folder"
             )
         records.check_run(path, run)
         return
@@ -144,9 +227,11 @@ def freeze_labels(path: Path, observed: np.ndarray | csr_array, ids: Sequence[st
     arrays: dict[str, Any] = {
         "observed": labels,
         "ids": np.array(ids),
-        "checksum": np.array(checksum(observed)),
+        "checksum": np.array(checksum(observed, unknown)),
         "run": np.array(str(records.run_id(path.parent))),
     }
+    if unknown is not None:
+        arrays["unknown"] = unknown
     atomic.write(path, lambda opened: np.savez_compressed(opened, **arrays))
 
 

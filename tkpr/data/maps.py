@@ -14,6 +14,8 @@ from torch.utils.data import Dataset
 
 from tkpr import atomic
 from tkpr.data.dataset import MultiLabelData, Split
+from tkpr.data.targets import known_where, take
+from tkpr.losses.partial_labels import PartialLabels
 
 
 class ToFloat(nn.Module):
@@ -147,7 +149,7 @@ class MapDataset(Dataset[Any]):
     ) -> None:
         self.maps, self.rows, self.augment, self.seed = maps.array, rows, augment, seed
         self.ids, self.size = split.ids, maps.size
-        self.targets = torch.from_numpy(split.targets)
+        self.targets, self.known = torch.from_numpy(split.targets), known_where(split.unknown)
         self.unreadable = torch.from_numpy(np.isin(rows, maps.unreadable)).share_memory_()
         # shared memory: workers that outlive an epoch see it change
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
@@ -160,12 +162,12 @@ class MapDataset(Dataset[Any]):
         self._epoch.fill_(epoch)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
-        maps, targets, _ = self.__getitems__([index])
+        maps, _, _ = self.__getitems__([index])
         if not len(maps):
             raise ValueError(f"the image {self.ids[index]} cannot be read")
-        return maps[0], targets[0], index
+        return maps[0], self.targets[index].float(), index
 
-    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor | PartialLabels, Tensor]:
         """Return a whole batch: maps, targets ``[B, C]``, indices; without unreadable images."""
         index = torch.as_tensor(indices)
         index = index[~self.unreadable[index]]
@@ -174,4 +176,4 @@ class MapDataset(Dataset[Any]):
             draw = np.random.default_rng((self.seed, int(self._epoch))).random(len(self))
             rows = rows + (draw[index.numpy()] < 0.5)
         maps = torch.from_numpy(np.asarray(self.maps[rows]))
-        return maps, self.targets[index].float(), index
+        return maps, take(self.targets, self.known, index), index

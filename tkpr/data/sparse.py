@@ -30,6 +30,8 @@ class SparseDataset(Dataset[Any]):
         (tensor([1, 2]), tensor([0]), tensor([1]), tensor([1, 2]))
     """
 
+    known: None = None  # lists of labels have no unknown ones
+
     def __init__(self, split: Split) -> None:
         self.inputs: csr_array = split.inputs
         self.targets: csr_array = split.targets

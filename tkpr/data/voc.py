@@ -8,6 +8,7 @@ import numpy as np
 from tkpr.data.dataset import MultiLabelData, Split
 from tkpr.data.download import Archive
 from tkpr.data.files import dataset_root, inside, line_of, read_lines, read_xml, require_files
+from tkpr.data.labels import check_difficult
 from tkpr.data.reference_counts import ReferenceCounts, SplitCounts
 
 STORED_MODELS_MAY_BUILD = ("load_voc",)
@@ -44,8 +45,8 @@ def load_voc(
             0 for a class with difficult objects only, and -1 for absent. ``xml``: the objects in
             ``Annotations/*.xml``. Both give the same labels.
         difficult: how to treat a class with difficult objects only: ``negative``: as absent, as in
-            SPML and later work; ``positive``: as present; ``ignore_image``: drop images with such
-            a class.
+            SPML and later work; ``positive``: as present; ``unknown``: as neither;
+            ``ignore_image``: drop images with such a class.
         class_order: ``alphabetical``, or ``grouped`` (person, animals, vehicles, indoor), the
             column order of SPML, on which its single-positive draw depends.
         check_files: whether every image file must exist.
@@ -58,8 +59,7 @@ def load_voc(
         raise ValueError(f"year must be 2007 or 2012; got {year}")
     if labels_from not in ("imagesets", "xml"):
         raise ValueError(f"labels_from must be imagesets or xml; got {labels_from!r}")
-    if difficult not in ("negative", "positive", "ignore_image"):
-        raise ValueError(f"difficult must be negative, positive or ignore_image; got {difficult!r}")
+    check_difficult(difficult)
     if class_order not in ("alphabetical", "grouped"):
         raise ValueError(f"class_order must be alphabetical or grouped; got {class_order!r}")
     class_names = CLASSES if class_order == "alphabetical" else GROUPED
@@ -79,7 +79,9 @@ def load_voc(
         paths = [folder / "JPEGImages" / f"{image_id}.jpg" for image_id in ids]
         if check_files:
             require_files(paths)
-        splits.append(Split(paths, present[:, columns].astype(np.uint8), ids))
+        unknown = (codes == DIFFICULT) & (difficult == "unknown")
+        targets = present[:, columns].astype(np.uint8)
+        splits.append(Split(paths, targets, ids, unknown=unknown[:, columns]))
     return MultiLabelData(list(class_names), *splits)
 
 

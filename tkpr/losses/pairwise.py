@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tkpr.losses.inputs import Relevant, find_relevant, prepare, relevant_labels
 from tkpr.losses.label_lists import LabelLists
+from tkpr.losses.partial_labels import PartialLabels, split
 from tkpr.losses.surrogates import logistic
 from tkpr.losses.surrogates import surrogate as find_surrogate
 from tkpr.ranking import is_transformed
@@ -23,7 +24,8 @@ class RankingLoss(nn.Module):
         L_{rank}^\ell(f, y) = \frac{1}{N M} \sum_{i \in P} \sum_{j \in N_-} \ell(s_i - s_j)
 
     With l = -arctan, which is consistent with the ranking loss (App. E), the value is between
-    -pi/2 and pi/2 and is *negative* where the ranking is right.
+    -pi/2 and pi/2 and is *negative* where the ranking is right. Unknown labels (`PartialLabels`)
+    are in no pair.
 
     Args:
         surrogate: l: "arctan" (the paper's), "exponential", "logistic", "square" or "hinge".
@@ -45,20 +47,31 @@ class RankingLoss(nn.Module):
         self.rows = rows
 
     def forward(
-        self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
+        self,
+        logits: Tensor,
+        targets: Tensor | LabelLists | PartialLabels,
+        index: Tensor | None = None,
     ) -> Tensor:
         """Return the mean over the rows of the loss of each row."""
-        logits, labels = find_relevant(logits, targets)
+        if isinstance(targets, PartialLabels):
+            logits, *known = split(logits, targets)
+            labels, irrelevant = (part.to(logits.dtype) for part in known)
+            num_pairs = labels.sum(1, keepdim=True) * irrelevant.sum(1, keepdim=True)
+            total = self._of_dense(logits, labels, irrelevant, 1 / num_pairs.clamp(min=1))
+        else:
+            total, num_pairs = self._of_all(*find_relevant(logits, targets))
+        if self.rows == "valid":
+            return total / (num_pairs > 0).sum().clamp(min=1)
+        return total / len(logits)
+
+    def _of_all(self, logits: Tensor, labels: Relevant | Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum over the rows and their numbers of pairs, every label being known."""
         counts = labels.counts if isinstance(labels, Relevant) else labels.sum(1, keepdim=True)
         num_pairs = counts * (logits.shape[1] - counts)
         weights = 1 / num_pairs.clamp(min=1)
         if isinstance(labels, Relevant):
-            total = self._of_lists(logits, labels, weights)
-        else:
-            total = self._of_dense(logits, labels, weights)
-        if self.rows == "valid":
-            return total / (num_pairs > 0).sum().clamp(min=1)
-        return total / len(logits)
+            return self._of_lists(logits, labels, weights), num_pairs
+        return self._of_dense(logits, labels, 1 - labels, weights), num_pairs
 
     def _of_lists(self, logits: Tensor, labels: Relevant, weights: Tensor) -> Tensor:
         """Return the sum over the rows: one line of C margins for each relevant label."""
@@ -71,25 +84,32 @@ class RankingLoss(nn.Module):
         pairs = self.surrogate(margins).where(irrelevant.index_select(0, rows), 0)
         return (pairs.sum(1, keepdim=True) * weights.index_select(0, rows)).sum()
 
-    def _of_dense(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    def _of_dense(
+        self, logits: Tensor, labels: Tensor, irrelevant: Tensor, weights: Tensor
+    ) -> Tensor:
         """Return the sum over the rows: one line of C margins for each label, relevant or not."""
         parts = list(zip(_slices(logits), _slices(labels * weights), strict=True))
         total = logits.new_zeros(())
         for own in parts:
             # several slices are recomputed in the backward pass instead of stored
             if len(parts) == 1 or not torch.is_grad_enabled() or is_transformed():
-                total = total + self._slice(*own, logits, labels)
+                total = total + self._slice(*own, logits, irrelevant)
             else:
                 total = total + checkpoint(
-                    self._slice, *own, logits, labels, use_reentrant=False, preserve_rng_state=False
+                    self._slice,
+                    *own,
+                    logits,
+                    irrelevant,
+                    use_reentrant=False,
+                    preserve_rng_state=False,
                 )
         return total
 
-    def _slice(self, own: Tensor, weights: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    def _slice(self, own: Tensor, weights: Tensor, logits: Tensor, irrelevant: Tensor) -> Tensor:
         """Return the sum of the pairs of some labels ``[B, G]`` with all irrelevant ones."""
         pairs = self.surrogate(own.unsqueeze(2) - logits.unsqueeze(1))
         # products, not choices: NaN is not hidden, not even in a row without relevant labels
-        return ((pairs * (1 - labels).unsqueeze(1)).sum(2) * weights).sum()
+        return ((pairs * irrelevant.unsqueeze(1)).sum(2) * weights).sum()
 
 
 class LSEP(nn.Module):
@@ -100,7 +120,7 @@ class LSEP(nn.Module):
 
     The double sum is a product of two single ones, so all pairs cost no more than 2 C terms. Each
     is taken as a log-sum-exp: the loss stays finite for any gap. A row without a pair gives 0; the
-    batch is averaged.
+    batch is averaged. Unknown labels (`PartialLabels`) are in no pair.
 
     Args:
         max_pairs: the paper's negative sampling: draw at most that many pairs per image, uniformly
@@ -119,26 +139,31 @@ class LSEP(nn.Module):
             )
         self.max_pairs = max_pairs
 
-    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        logits: Tensor,
+        targets: Tensor | LabelLists | PartialLabels,
+        index: Tensor | None = None,
+    ) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
-        logits, targets = prepare(logits, targets)
+        logits, is_relevant, irrelevant = split(logits, targets)
         if self.max_pairs is not None:
-            return self._sampled(logits, targets, self.max_pairs)
-        columns = relevant_labels(targets)
+            return self._sampled(logits, is_relevant, irrelevant, self.max_pairs)
+        columns = relevant_labels(is_relevant)
         # not -inf: log-sum-exp over -inf alone has no gradient
         lowest = torch.finfo(logits.dtype).min
-        irrelevant_side = logits.masked_fill(targets == 1, lowest).logsumexp(1)
+        irrelevant_side = logits.masked_fill(~irrelevant, lowest).logsumexp(1)
         relevant = logits.gather(1, columns.clamp(min=0))
         relevant_side = (-relevant).masked_fill(columns < 0, lowest).logsumexp(1)
         return logistic(-(irrelevant_side + relevant_side)).mean()
 
     @staticmethod
-    def _sampled(logits: Tensor, targets: Tensor, max_pairs: int) -> Tensor:
+    def _sampled(logits: Tensor, is_relevant: Tensor, irrelevant: Tensor, max_pairs: int) -> Tensor:
         """Return the loss over pairs drawn at random."""
         keys = logits.new_empty(len(logits), 0)
         gaps = torch.empty_like(keys)
-        for columns in _slices(relevant_labels(targets), logits.shape[1]):
-            pairs = (columns >= 0).unsqueeze(2) & (targets == 0).unsqueeze(1)
+        for columns in _slices(relevant_labels(is_relevant), logits.shape[1]):
+            pairs = (columns >= 0).unsqueeze(2) & irrelevant.unsqueeze(1)
             own = logits.gather(1, columns.clamp(min=0))
             new_gaps = (logits.unsqueeze(1) - own.unsqueeze(2)).flatten(1)
             # the pairs with the largest random keys are a uniform draw without replacement
@@ -158,7 +183,8 @@ class TKML(nn.Module):
 
     where s_[k+1] is the (k+1)-th largest score over *all* labels, relevant ones included: a row
     with more than k relevant labels has at least the loss m. A row without relevant labels gives 0;
-    the batch is averaged.
+    the batch is averaged. Unknown labels (`PartialLabels`) are not ranked; a row with k known
+    labels or fewer gives 0.
 
     Args:
         k: number of labels that may be on top; k + 1 may not exceed the number of classes.
@@ -175,15 +201,23 @@ class TKML(nn.Module):
         self.k = k
         self.margin = margin
 
-    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        logits: Tensor,
+        targets: Tensor | LabelLists | PartialLabels,
+        index: Tensor | None = None,
+    ) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
-        logits, targets = prepare(logits, targets)
+        logits, relevant, irrelevant = split(logits, targets)
         if self.k + 1 > logits.shape[1]:
             raise ValueError(
                 f"k + 1 may not exceed the number of classes, {logits.shape[1]}; got k = {self.k}"
             )
-        next_score = logits.topk(self.k + 1, dim=1).values[:, -1]
-        lowest_relevant = logits.masked_fill(targets == 0, torch.inf).amin(1)
+        ranked = logits
+        if isinstance(targets, PartialLabels):
+            ranked = logits.masked_fill(~(relevant | irrelevant), -torch.inf)
+        next_score = ranked.topk(self.k + 1, dim=1).values[:, -1]
+        lowest_relevant = logits.masked_fill(~relevant, torch.inf).amin(1)
         loss = F.relu(self.margin + next_score - lowest_relevant).mean()
         return _nan_if_not_finite(loss, logits)  # topk takes NaN for the largest score
 

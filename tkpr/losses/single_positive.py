@@ -22,6 +22,7 @@ from tkpr.losses.inputs import (
     prepare,
 )
 from tkpr.losses.label_lists import LabelLists
+from tkpr.losses.partial_labels import PartialLabels, split
 
 
 def negative_log(logits: Tensor, label: int, *, eps: float) -> Tensor:
@@ -69,7 +70,9 @@ class AssumeNegative(nn.Module):
 
     where own is n(p) for a target of 1 and n(1 - p) for a target of 0, other is the opposite one,
     and e is the label smoothing (AN-LS: e = 0.1, not halved). With weak negatives (WAN) the entries
-    with target 0 are divided by C - 1, so that they weigh as much as the one positive.
+    with target 0 are divided by C - 1, so that they weigh as much as the one positive. Unknown
+    labels (`PartialLabels`) have no term: the mean is over the known entries, C - 1 counts those of
+    the row.
 
     Args:
         label_smoothing: e.
@@ -100,10 +103,12 @@ class AssumeNegative(nn.Module):
     def forward(
         self,
         logits: Tensor | ChunkedLogits,
-        targets: Tensor | LabelLists,
+        targets: Tensor | LabelLists | PartialLabels,
         index: Tensor | None = None,
     ) -> Tensor:
         """Return the loss of a batch ``[B, C]``; ``index`` is not used."""
+        if isinstance(targets, PartialLabels):
+            return self._of_known(*split(logits, targets))
         if isinstance(logits, ChunkedLogits) and not self.weak_negatives:
             return logits.add_up(self, targets, mean=self.reduction == "mean")
         logits, labels = find_relevant(logits, targets)
@@ -117,6 +122,15 @@ class AssumeNegative(nn.Module):
             own, others = self._smoothed(logits, 1), self._smoothed(logits, 0) / divisor
             total = torch.where(labels == 1, own, others).sum()
         return total / logits.numel() if self.reduction == "mean" else total
+
+    def _of_known(self, logits: Tensor, relevant: Tensor, irrelevant: Tensor) -> Tensor:
+        """Return the loss without a term for unknown labels."""
+        known = relevant | irrelevant
+        own, others = self._smoothed(logits, 1), self._smoothed(logits, 0)
+        if self.weak_negatives:
+            others = others / (known.sum(1, keepdim=True) - 1).clamp(min=1)
+        total = torch.where(relevant, own, others).where(known, 0).sum()
+        return total / known.sum().clamp(min=1) if self.reduction == "mean" else total
 
     def _smoothed(self, logits: Tensor, label: int) -> Tensor:
         """(1 - e) own + e other."""

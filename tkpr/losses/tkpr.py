@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from tkpr.losses.chunked import ChunkedLogits
 from tkpr.losses.inputs import Relevant, choose, find_relevant
 from tkpr.losses.label_lists import LabelLists
-from tkpr.losses.surrogates import OVER_TOP
+from tkpr.losses.partial_labels import PartialLabels, split
+from tkpr.losses.surrogates import OVER_TOP, SURROGATES
 from tkpr.ranking import alpha_weight, is_traced, largest
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -31,6 +32,8 @@ class TKPR(nn.Module):
     relevant label among the top K+1 meets itself there, which adds the constant l(0). The sum runs
     to K+1, as Prop. 3 needs. Sorting is not differentiated; the gradient flows into the relevant
     scores and into the K+1 largest ones. Rows without relevant labels add 0 and stay in the mean.
+    Unknown labels (`PartialLabels`) are no labels of their row: they are not among the K+1 largest,
+    nor under the softmax, and a row with K known labels or fewer is compared with those alone.
 
     The surrogates are consistent with TKPR for scores in [0, 1] (Cor. 3; RESULTS.md says under
     which conditions), hence ``scores``. With sigmoid scores p the gradient at a logit carries the
@@ -73,10 +76,12 @@ class TKPR(nn.Module):
     def forward(
         self,
         logits: Tensor | ChunkedLogits,
-        targets: Tensor | LabelLists,
+        targets: Tensor | LabelLists | PartialLabels,
         index: Tensor | None = None,
     ) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
+        if isinstance(targets, PartialLabels):
+            return self._of_known(*split(logits, targets))
         if isinstance(logits, ChunkedLogits):
             return self._of_chunks(logits, logits.lists(targets))
         logits, labels = find_relevant(logits, targets)
@@ -84,6 +89,20 @@ class TKPR(nn.Module):
         if isinstance(labels, Relevant) and not is_traced():
             return _TopPairs.apply(logits, *labels, self)
         return self._loss(logits, labels)
+
+    def _of_known(self, logits: Tensor, relevant: Tensor, irrelevant: Tensor) -> Tensor:
+        """Return the loss as if each row had its known labels only, all pairs at once."""
+        known = relevant | irrelevant
+        scores = SCORES[self.scores](logits.masked_fill(~known, torch.finfo(logits.dtype).min))
+        scores = scores.where(known, 0)
+        # not more than there are: a row with K known labels or fewer has a shorter sum
+        places = min(self.k + 1, logits.shape[1])
+        _, top = largest(scores.detach().masked_fill(~known, -torch.inf), places)
+        margins = scores.unsqueeze(2) - scores.gather(1, top).unsqueeze(1)
+        pairs = SURROGATES[self.surrogate](margins).where(known.gather(1, top).unsqueeze(1), 0)
+        sums = (pairs.sum(2) * relevant).sum(1, keepdim=True)
+        counts = relevant.sum(1, keepdim=True).to(logits.dtype)
+        return (sums / self._divisors(counts)).sum()
 
     def _loss(self, logits: Tensor, labels: Relevant | Tensor) -> Tensor:
         """Return the loss by operators that torch can differentiate, compile and transform."""

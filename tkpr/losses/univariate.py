@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from tkpr.losses.inputs import Relevant, choose, find_relevant
 from tkpr.losses.label_lists import LabelLists
+from tkpr.losses.partial_labels import PartialLabels, split
 from tkpr.losses.surrogates import exponential, logistic
 
 WEIGHTINGS: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
@@ -50,7 +51,8 @@ class Univariate(nn.Module):
     u1 and u2: Dembczynski et al., ICML 2012; u3 and u4: Wu et al., NeurIPS 2021. The weights are
     those of :func:`label_weights`; the batch is averaged, rows of weight 0 included. The paper's
     text swaps the names of the two parts of u3; here each part is divided by its own size, as in
-    the original code. The four losses differ in scale by up to a factor of about C.
+    the original code. The four losses differ in scale by up to a factor of about C. Unknown labels
+    (`PartialLabels`) have no term, and N and M count the known ones.
 
     Args:
         weighting: "u1", "u2", "u3" or "u4".
@@ -69,9 +71,14 @@ class Univariate(nn.Module):
         self.base = choose(base, {"logistic": logistic, "exponential": exponential}, "base")
 
     def forward(
-        self, logits: Tensor, targets: Tensor | LabelLists, index: Tensor | None = None
+        self,
+        logits: Tensor,
+        targets: Tensor | LabelLists | PartialLabels,
+        index: Tensor | None = None,
     ) -> Tensor:
         """Return the mean over the batch of the loss of each row."""
+        if isinstance(targets, PartialLabels):
+            return self._of_known(*split(logits, targets))
         logits, labels = find_relevant(logits, targets)
         counts = labels.counts if isinstance(labels, Relevant) else labels.sum(1, keepdim=True)
         own_weight, other_weight = label_weights(
@@ -85,3 +92,11 @@ class Univariate(nn.Module):
         own = self.base(own_logits) * own_weight.squeeze(1).index_select(0, labels.rows)
         others = self.base(-logits).flatten().index_fill(0, labels.entries, 0).view_as(logits)
         return (own.sum() + (others * other_weight).sum()) / len(logits)
+
+    def _of_known(self, logits: Tensor, relevant: Tensor, irrelevant: Tensor) -> Tensor:
+        """Return the loss without a term for unknown labels."""
+        counts = [part.sum(1, keepdim=True).to(logits.dtype) for part in (relevant, irrelevant)]
+        own_weight, other_weight = label_weights(*counts, weighting=self.weighting)
+        entries = self.base(torch.where(relevant, logits, -logits))
+        weights = torch.where(relevant, own_weight, other_weight) * (relevant | irrelevant)
+        return (entries.where(weights > 0, 0) * weights.where(weights > 0, 0)).sum() / len(logits)

@@ -10,6 +10,9 @@ scores' threshold), targets 0 or 1. Keyword arguments that most of them share:
   label (for the ranking loss: or no irrelevant one): "skip" leaves them out of the mean (the
   default; :func:`count_empty` counts them), "zero" lets them count as 0.
 * ``reduction``: "mean" returns a float; "none" one value per row, NaN where "skip" applies.
+* ``unknown``: True where it is not known whether a label is relevant, ``[B, C]``, with targets of
+  0: such entries are left out of the ranking, as if they had no score. None (the default): all are
+  known.
 
 :data:`MEASURES`, in table.py, lists what :func:`evaluate` computes. A new measure is one entry
 there: metrics.json, early stopping, searches, tables, comparisons and figures read it.

@@ -13,6 +13,7 @@ from tkpr.ranking import (
     alpha_weight,
     check_matrices,
     chunks,
+    leave_out,
     rankings,
     top_labels,
 )
@@ -24,6 +25,7 @@ class Options(TypedDict, total=False):
     ties: str
     empty: str
     reduction: str
+    unknown: Array | None
 
 
 def precision_at_k(scores: Array, targets: Array, k: int, **options: Unpack[Options]) -> Any:
@@ -126,14 +128,17 @@ def coverage_error(scores: Array, targets: Array, **options: Unpack[Options]) ->
     return apply_rows(coverage_rows, scores, targets, **options)
 
 
-def rank_distribution(scores: Array, targets: Array, *, ties: str = "worst") -> np.ndarray:
+def rank_distribution(
+    scores: Array, targets: Array, *, ties: str = "worst", unknown: Array | None = None
+) -> np.ndarray:
     """How many relevant labels sit at rank 1, 2, ..., C, summed over the rows (Fig. 3).
 
     >>> rank_distribution(torch.tensor([[3.0, 2.0], [1.0, 2.0]]), torch.tensor([[1, 1], [1, 0]]))
     array([1., 2.])
     """
     total = torch.zeros(scores.shape[1] + 1, dtype=torch.float64)
-    for ranking in rankings(*check_matrices(scores, targets), ties):
+    checked, targets = check_matrices(scores, targets)
+    for ranking in rankings(leave_out(checked, targets, unknown), targets, ties):
         real = ranking.relevance > 0
         total += torch.bincount(
             ranking.position[real].long(), ranking.relevance[real], minlength=len(total)
@@ -152,11 +157,18 @@ def mean_average_precision(scores: Array, targets: Array, **options: Unpack[Opti
     0.9166666666666666
     """
     check_matrices(scores, targets)
+    unknown = options.pop("unknown", None)
+    options["unknown"] = None if unknown is None else unknown.T
     return average_precision_at_k(scores.T, targets.T, scores.shape[0], **options)
 
 
 def overall_f1(
-    scores: Array, targets: Array, *, threshold: float = 0.0, k: int | None = None
+    scores: Array,
+    targets: Array,
+    *,
+    threshold: float = 0.0,
+    k: int | None = None,
+    unknown: Array | None = None,
 ) -> float:
     """OF1: the F1 score over all entries of the matrix.
 
@@ -166,11 +178,18 @@ def overall_f1(
     >>> overall_f1(torch.tensor([[2.0, -1.0], [3.0, 1.0]]), torch.tensor([[1, 0], [0, 1]]))
     0.8
     """
-    return overall_f1_of_counts(*class_counts(*check_matrices(scores, targets, k), threshold, k))
+    scores, targets = check_matrices(scores, targets, k)
+    scores = leave_out(scores, targets, unknown)
+    return overall_f1_of_counts(*class_counts(scores, targets, threshold, k))
 
 
 def class_f1(
-    scores: Array, targets: Array, *, threshold: float = 0.0, k: int | None = None
+    scores: Array,
+    targets: Array,
+    *,
+    threshold: float = 0.0,
+    k: int | None = None,
+    unknown: Array | None = None,
 ) -> float:
     """CF1: 2 CP CR / (CP + CR), CP and CR the means over classes of precision and recall.
 
@@ -180,20 +199,23 @@ def class_f1(
     >>> class_f1(torch.tensor([[2.0, -1.0], [3.0, 1.0]]), torch.tensor([[1, 0], [0, 1]]))
     0.8571428571428571
     """
-    return class_f1_of_counts(*class_counts(*check_matrices(scores, targets, k), threshold, k))
+    scores, targets = check_matrices(scores, targets, k)
+    scores = leave_out(scores, targets, unknown)
+    return class_f1_of_counts(*class_counts(scores, targets, threshold, k))
 
 
-def count_empty(targets: Array) -> dict[str, int]:
+def count_empty(targets: Array, unknown: Array | None = None) -> dict[str, int]:
     """Count the rows on which some measure says nothing.
 
     >>> count_empty(torch.tensor([[0, 0], [1, 0], [1, 1]]))
     {'rows': 3, 'rows_without_relevant': 1, 'rows_without_irrelevant': 1}
     """
     num_relevant = targets.sum(1)
+    num_known = targets.shape[1] if unknown is None else (~unknown).sum(1)
     return {
         "rows": targets.shape[0],
         "rows_without_relevant": int((num_relevant == 0).sum()),
-        "rows_without_irrelevant": int((num_relevant == targets.shape[1]).sum()),
+        "rows_without_irrelevant": int((num_relevant == num_known).sum()),
     }
 
 
@@ -240,8 +262,7 @@ def average_precision_columns(ranking: Ranking) -> Tensor:
 def ranking_loss_rows(ranking: Ranking) -> Tensor:
     """Ranking loss of each row."""
     wrong_pairs = (ranking.relevance * ranking.position - ranking.hits).sum(1)
-    num_irrelevant = ranking.num_classes - ranking.num_relevant
-    return wrong_pairs / (ranking.num_relevant * num_irrelevant)
+    return wrong_pairs / (ranking.num_relevant * ranking.num_irrelevant)
 
 
 def coverage_rows(ranking: Ranking) -> Tensor:
@@ -280,11 +301,13 @@ def apply_rows(
     ties: str = "worst",
     empty: str = "skip",
     reduction: str = "mean",
+    unknown: Array | None = None,
 ) -> Any:
     """Apply a measure of a ranking, or with ``k`` of its top k, to all rows."""
     if reduction not in ("mean", "none"):
         raise ValueError(f"unknown reduction {reduction!r}: choose one of mean, none")
-    ranked = rankings(*check_matrices(scores, targets, k), ties)
+    checked, targets = check_matrices(scores, targets, k)
+    ranked = rankings(leave_out(checked, targets, unknown), targets, ties)
     values = torch.cat([function(ranking.top(k) if k else ranking) for ranking in ranked])
     if reduction == "mean":
         return float(mean_rows(values, empty))
@@ -318,6 +341,7 @@ def class_counts(
         else:
             predicted = torch.zeros_like(present)
             predicted.scatter_(1, top_labels(scores[chunk], present, k), True)
+            predicted &= scores[chunk] > -torch.inf  # not what is left out
         # int64, the default, is several times slower
         for count, labels in zip(counts, (predicted & present, predicted, present), strict=True):
             count += labels.sum(0, dtype=torch.int32)

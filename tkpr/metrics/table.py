@@ -23,7 +23,7 @@ from tkpr.metrics.functions import (
     tkpr_rows,
 )
 from tkpr.metrics.propensity import psndcg_at_k, psp_at_k
-from tkpr.ranking import Array, check_matrices, rankings
+from tkpr.ranking import Array, check_matrices, leave_out, rankings
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ def evaluate(
     threshold: float = 0.0,
     ties: str = "worst",
     empty: str = "skip",
+    unknown: Array | None = None,
 ) -> dict[str, float]:
     """All measures of the table, from one ranking of the rows.
 
@@ -150,6 +151,7 @@ def evaluate(
         threshold: above it a label is predicted; used by CF1 and OF1 only.
         ties: "worst" or "average".
         empty: "skip" or "zero".
+        unknown: True for labels to leave out of the ranking and of the counts, ``[B, C]``.
 
     Returns:
         The values by :func:`measure_names`.
@@ -160,6 +162,7 @@ def evaluate(
     """
     ks = tuple(ks)
     scores, targets = check_matrices(scores, targets, *ks)
+    scores = leave_out(scores, targets, unknown)
     parts: dict[str, list[Tensor]] = {}
     for ranking in rankings(scores, targets, ties):
         tops = {k: ranking.top(k) for k in ks}
@@ -179,7 +182,9 @@ def evaluate(
     return {name: result[name] for name in measure_names(ks)}
 
 
-def evaluate_one(measure: str, scores: Array, targets: Array) -> float:
+def evaluate_one(
+    measure: str, scores: Array, targets: Array, unknown: Array | None = None
+) -> float:
     """One measure by its name, as :func:`evaluate` computes it.
 
     >>> evaluate_one("mAP@2", torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[1, 0, 1]]))
@@ -189,20 +194,25 @@ def evaluate_one(measure: str, scores: Array, targets: Array) -> float:
     if entry.function is None:
         raise ValueError(f"{measure} is a number of the training loop, not of predictions")
     if entry.scope == "image":
-        return float(mean_rows(torch.as_tensor(per_image(measure, scores, targets)), "skip"))
+        values = per_image(measure, scores, targets, unknown)
+        return float(mean_rows(torch.as_tensor(values), "skip"))
     if entry.scope == "class":
         check_matrices(scores, targets)
-        return apply_rows(entry.function, scores.T, targets.T)
-    return float(entry.function(*class_counts(*check_matrices(scores, targets), 0.0, None)))
+        unknown = None if unknown is None else unknown.T
+        return apply_rows(entry.function, scores.T, targets.T, unknown=unknown)
+    scores, targets = check_matrices(scores, targets)
+    counts = class_counts(leave_out(scores, targets, unknown), targets, 0.0, None)
+    return float(entry.function(*counts))
 
 
-def per_image(measure: str, scores: Array, targets: Array) -> Any:
+def per_image(measure: str, scores: Array, targets: Array, unknown: Array | None = None) -> Any:
     """The value of a measure on each image, NaN where it is not defined.
 
     Args:
         measure: a name such as mAP@3, TKPR_a2@5 or ranking_loss: one that is a mean over images.
         scores: ``[B, C]``.
         targets: 0 or 1, ``[B, C]``.
+        unknown: True for labels to leave out of the ranking, ``[B, C]``.
 
     >>> import numpy as np
     >>> per_image("P@1", np.array([[2.0, 1.0], [2.0, 1.0]]), np.array([[1, 0], [0, 1]]))
@@ -213,4 +223,4 @@ def per_image(measure: str, scores: Array, targets: Array) -> Any:
         names = [known.name for known in MEASURES.values() if known.scope == "image"]
         raise ValueError(f"{measure} is no mean over images: choose one of {', '.join(names)}")
     function = partial(entry.function, k=k) if k else entry.function
-    return apply_rows(function, scores, targets, k, reduction="none")
+    return apply_rows(function, scores, targets, k, reduction="none", unknown=unknown)

@@ -47,7 +47,8 @@ def evaluate_top(
     found = torch.from_numpy(_lookup(labels.numpy(), targets)).double()
     counts = torch.from_numpy(np.diff(targets.indptr)).double()
     position = torch.arange(1, found.shape[1] + 1, dtype=torch.float64).expand_as(found)
-    ranking = Ranking(position, found, found * found.cumsum(1), counts, targets.shape[1])
+    classes = targets.shape[1]
+    ranking = Ranking(position, found, found * found.cumsum(1), counts, classes - counts, classes)
     values = {}
     for name in measure_names(ks, ["image"]):
         measure, k = find_measure(name)

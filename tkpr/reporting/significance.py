@@ -90,8 +90,7 @@ def bootstrap_whole(
     function: Callable[..., float],
     first: np.ndarray,
     second: np.ndarray,
-    targets: np.ndarray,
-    *,
+    *labels: np.ndarray,
     resamples: int,
     confidence: float = 0.95,
     seed: int = 0,
@@ -99,10 +98,10 @@ def bootstrap_whole(
     """Compare two methods on a measure of the whole set, computed anew on every draw.
 
     Args:
-        function: of (logits, targets), such as the per-class mAP.
+        function: of (logits, *labels), such as the per-class mAP.
         first: logits of method a, ``[N, C]``.
         second: logits of method b.
-        targets: ``[N, C]``.
+        labels: the targets ``[N, C]``, and where they are unknown if anywhere.
         resamples: how often the images are drawn again.
         confidence: of the interval.
         seed: of the draws.
@@ -110,9 +109,10 @@ def bootstrap_whole(
     rng = np.random.default_rng(seed)
     drawn = []
     for _ in range(resamples):
-        rows = rng.integers(len(targets), size=len(targets))
-        drawn.append(function(first[rows], targets[rows]) - function(second[rows], targets[rows]))
-    values = function(first, targets), function(second, targets)
+        rows = rng.integers(len(first), size=len(first))
+        chosen = [part[rows] for part in labels]
+        drawn.append(function(first[rows], *chosen) - function(second[rows], *chosen))
+    values = function(first, *labels), function(second, *labels)
     return _summary(*values, np.array(drawn), confidence)
 
 
@@ -162,15 +162,15 @@ def compare(
     ones, others = ([load_predictions(folder) for folder in part] for part in (first, second))
     for stored, folder in zip([*ones, *others], [*first, *second], strict=True):
         check_same_images(ones[0], stored, first[0], folder)
-    targets = ones[0]["targets"]
+    labels = [ones[0][name] for name in ("targets", "unknown") if name in ones[0]]
     if find_measure(measure)[0].scope != "image":
         if len(ones) != 1 or len(others) != 1:
             raise ValueError(f"{measure} is no mean over images: compare one run with one run")
         logits = ones[0]["logits"], others[0]["logits"]
         draws, whole = resamples or 200, partial(evaluate_one, measure)
-        return bootstrap_whole(whole, *logits, targets, resamples=draws, seed=seed)
+        return bootstrap_whole(whole, *logits, *labels, resamples=draws, seed=seed)
     means = [
-        np.mean([per_image(measure, stored["logits"], targets) for stored in part], axis=0)[:, None]
+        np.mean([per_image(measure, stored["logits"], *labels) for stored in part], axis=0)[:, None]
         for part in (ones, others)
     ]
     return paired_bootstrap(*means, resamples=resamples or 2000, seed=seed)[0]
@@ -180,8 +180,8 @@ def check_same_images(
     one: dict[str, np.ndarray], other: dict[str, np.ndarray], folder: Path, other_folder: Path
 ) -> None:
     """Refuse to compare predictions for other images or other labels."""
-    for name in ("ids", "class_names", "targets"):
-        if not np.array_equal(one[name], other[name]):
+    for name in ("ids", "class_names", "targets", "unknown"):
+        if not np.array_equal(one.get(name, ()), other.get(name, ())):
             raise ValueError(
                 f"{folder} and {other_folder} were not tested on the same images: "
                 f"their {name} differ"

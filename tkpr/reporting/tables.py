@@ -115,7 +115,10 @@ def significance_marks(rows: dict[str, list[Run]], mean: pd.DataFrame) -> tuple[
             check_same_images(reference[1], predictions, reference[0], folder)
 
     def values(row: str, measure: str) -> np.ndarray:
-        parts = [per_image(measure, one["logits"], one["targets"]) for _, one in stored[row]]
+        parts = [
+            per_image(measure, one["logits"], one["targets"], one.get("unknown"))
+            for _, one in stored[row]
+        ]
         return np.mean(parts, axis=0)
 
     measures = [measure for measure in mean.columns if best[measure] is not None]

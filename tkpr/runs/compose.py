@@ -64,7 +64,8 @@ def choose_recipe(choices: Any, recipes: Any, *, pretrained: bool = False) -> li
     ['recipe=asl_swin', 'model=swin_base']
     """
     swin = "swin" in recipes and choices["model"].startswith("swin")
-    recipe = recipes["swin"] if swin else recipes[choices["labels"]]
+    labels = choices["labels"] if choices["labels"] in recipes else "partial"
+    recipe = recipes["swin"] if swin else recipes[labels]
     if pretrained and not recipes["authors"] and recipe not in WITHOUT_IMAGES:
         recipe = "finetune"
     network = NETWORKS.get(recipe, [])

@@ -16,7 +16,7 @@ from tkpr.config import build
 from tkpr.data.assemble import TrainingData, assemble
 from tkpr.data.dataset import MultiLabelData
 from tkpr.data.fingerprint import fingerprint
-from tkpr.data.labels import full
+from tkpr.data.labels import ignore
 from tkpr.data.splits import holdout
 from tkpr.runs.cli import accepts, explain, keys, nearest
 from tkpr.runs.run import load_data
@@ -97,10 +97,11 @@ def evaluation_data(cfg: DictConfig, data: MultiLabelData, split: str | None) ->
         data = replace(data, test=part)
     return assemble(
         data,
-        labels=full,
+        labels=ignore,
         pipeline=build(cfg.transform),
         cache_dir=cfg.cache_dir,
         on_error=cfg.dataset.get("on_error", "raise"),
+        test_unknown=cfg.split.get("test_unknown", "leave_out"),
     )
 
 

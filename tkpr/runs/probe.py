@@ -17,6 +17,7 @@ from tkpr.config import build
 from tkpr.data.assemble import TrainingData
 from tkpr.data.files import absolute
 from tkpr.data.maps import MapDataset
+from tkpr.data.targets import known_where
 from tkpr.runs.maps import only_one
 from tkpr.runs.saved_model import content_checksum
 from tkpr.training.probe import classifier_inputs, fit
@@ -80,9 +81,10 @@ def train_probe(
         device=device,
         bf16=cfg.trainer.precision.startswith("bf16"),
     )
-    targets = torch.from_numpy(data.train_targets).float()[rows]
+    targets, known = torch.from_numpy(data.train_targets), known_where(data.train_unknown)
     loss = build(cfg.probe, facts=train_stats(data, cfg.trainer.epochs))
-    weight, bias = fit(features, targets, rows, loss, seed=cfg.seed)
+    known = None if known is None else known[rows]
+    weight, bias = fit(features, targets[rows], rows, loss, seed=cfg.seed, known=known)
     log.info("the classifier starts from a linear probe on %d samples", len(features))
     return {"weight": weight.cpu().contiguous(), "bias": bias.cpu()}
 

@@ -96,6 +96,8 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         data = build_data(cfg, own, data=loaded, maps=True)
         if has_lists(data.test):
             log.info("labels are lists: no measure that needs the whole ranking, only those @K")
+        if unknown := data.counts.get("test_unknown"):
+            log.info("%d unknown labels of the test set are left out of the rankings", unknown)
         model = build_model(cfg, data)
         if isinstance(data.test, ImageDataset | FeatureDataset):
             check_model(model, input_shape(data), len(data.class_names))
@@ -226,6 +228,7 @@ def build_data(
         run_dir=folder,
         cache_dir=cfg.cache_dir,
         on_error=cfg.dataset.get("on_error", "raise"),
+        test_unknown=cfg.split.test_unknown,
     )
 
 
@@ -277,7 +280,10 @@ def prediction_arrays(test: Samples, outputs: np.ndarray) -> dict[str, Any]:
         return {"labels": labels.astype(np.int64), "scores": scores, "ids": ids}
     readable = ~test.unreadable.numpy()
     targets = test.targets.numpy()[readable]
-    return {"logits": outputs[readable], "targets": targets, "ids": ids[readable]}
+    arrays = {"logits": outputs[readable], "targets": targets, "ids": ids[readable]}
+    if test.known is not None:
+        arrays["unknown"] = ~test.known.numpy()[readable]
+    return arrays
 
 
 def write_results(trainer: Trainer, outputs: np.ndarray) -> dict[str, Any]:
@@ -285,7 +291,7 @@ def write_results(trainer: Trainer, outputs: np.ndarray) -> dict[str, Any]:
     cfg, data, folder = trainer.cfg, trainer.data, trainer.folder
     arrays = prediction_arrays(data.test, outputs)
     arrays["class_names"] = np.array(data.class_names)
-    empty = count_empty(arrays.get("targets", data.test.targets))
+    empty = count_empty(arrays.get("targets", data.test.targets), arrays.get("unknown"))
     unreadable = {
         f"{name}_unreadable": int(part.unreadable.sum())
         for name, part in (("train", data.train), ("test", data.test))

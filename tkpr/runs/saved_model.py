@@ -184,17 +184,20 @@ def has_all_scores(folder: Path) -> bool:
 
 
 def load_predictions(folder: Path) -> dict[str, np.ndarray]:
-    """Return logits, targets, ids and class_names of a finished run's test set."""
+    """Return logits, targets, ids and class_names of a finished run's test set.
+
+    ``unknown`` marks the labels to leave out of the ranking; without any there is no such array.
+    """
     file = folder / "predictions.npz"
     if not file.is_file():
         raise FileNotFoundError(f"no {file}: {folder} is not the folder of a finished run")
     records.check_file(file)
     try:
         names = ["logits", "targets", "ids", "class_names"]
-        stored = read_arrays(file, [*names, "labels", "run"])
+        stored = read_arrays(file, [*names, "labels", "run", "unknown"])
         if "labels" in stored:
             raise ValueError("it holds the best labels of a sparse data set, not all scores")
-        found = {name: stored[name] for name in names}
+        found = {name: stored[name] for name in [*names, *({"unknown"} & stored.keys())]}
     except Exception as error:  # truncated archives, foreign ones, pickles
         raise ValueError(f"{file} cannot be read as predictions: {error}") from error
     records.check_run(file, str(stored.get("run")))

@@ -11,6 +11,7 @@ from torch import nn
 
 from tkpr.config import epochs_to_train
 from tkpr.data.sparse import has_lists, label_lists
+from tkpr.data.targets import known_where, take
 from tkpr.losses.chunked import ChunkedLogits
 from tkpr.metrics import find_measure
 from tkpr.models.heads import is_chunked
@@ -56,6 +57,7 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda value: is_number(value) and 0 <= value < 1,
     ),
     "split.limit": whole(1),
+    "split.test_unknown": one_of("leave_out", "negative"),
     "transform.size": whole(1),
     "optimizer.lr": AT_LEAST_0,
     "optimizer.weight_decay": AT_LEAST_0,
@@ -179,15 +181,16 @@ def check_against_data(trainer: "Trainer") -> None:
         )
     check_measured(settings.monitor, sparse=has_lists(data.test))
     targets: Any = data.train_targets[:1]
+    first = torch.zeros(1, dtype=torch.long)
     if has_lists(data.train):
         targets = label_lists(targets, np.arange(1))
     else:
-        targets = torch.from_numpy(targets).float()
+        targets = take(torch.from_numpy(targets), known_where(data.train_unknown), first)
     logits: Any = torch.zeros(1, classes, device=fabric.device)
     if is_chunked(trainer.module):
         check_chunked(trainer.cfg, fabric.world_size)
         logits = ChunkedLogits(logits[:, :1], logits.T, logits[0])
-    sample = (logits, *fabric.to_device((targets, torch.zeros(1, dtype=torch.long))))
+    sample = (logits, *fabric.to_device((targets, first)))
     for name, loss in zip(("warmup", "loss"), trainer.losses, strict=True):
         if name == "loss" or settings.warmup_epochs:
             try:

@@ -11,10 +11,11 @@ from torch.utils.data import DataLoader
 
 from tkpr.data.assemble import Samples, loader
 from tkpr.losses.label_lists import LabelLists
+from tkpr.losses.partial_labels import PartialLabels
 from tkpr.models.sparse_linear import Bags
 from tkpr.training.seeding import ResumableSampler
 
-Batch = tuple[Tensor | Bags, Tensor | LabelLists, Tensor]
+Batch = tuple[Tensor | Bags, Tensor | LabelLists | PartialLabels, Tensor]
 
 
 def make_loader(

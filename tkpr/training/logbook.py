@@ -99,11 +99,12 @@ class Logbook:
             return
         readable = ~test.unreadable
         shown, targets = logits[readable], test.targets[readable]
-        per_class = mean_average_precision(shown, targets, reduction="none")
+        unknown = None if test.known is None else ~test.known[readable]
+        per_class = mean_average_precision(shown, targets, reduction="none", unknown=unknown)
         for name, value in zip(self.data.class_names, per_class.tolist(), strict=True):
             if not np.isnan(value):
                 board.add_scalar(f"average_precision/{name}", value, epoch)
-        counts = rank_distribution(shown, targets)
+        counts = rank_distribution(shown, targets, unknown=unknown)
         ranks = np.repeat(np.arange(1, len(counts) + 1), counts.astype(int))
         board.add_histogram("rank_of_relevant_labels", ranks, epoch, bins=len(counts))
         for row_number in readable.nonzero().flatten()[:NUM_IMAGES].tolist():

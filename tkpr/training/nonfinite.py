@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tkpr import atomic
 from tkpr.losses.chunked import ChunkedLogits
 from tkpr.losses.label_lists import LabelLists
+from tkpr.losses.partial_labels import PartialLabels
 from tkpr.models.sparse_linear import Bags
 from tkpr.training import state
 
@@ -57,7 +58,7 @@ def raise_nonfinite(
     trainer: "Trainer",
     value: float,
     inputs: Tensor | Bags,
-    targets: Tensor | LabelLists,
+    targets: Tensor | LabelLists | PartialLabels,
     index: Tensor,
     logits: Tensor | ChunkedLogits,
 ) -> None:
@@ -128,11 +129,11 @@ def on_cpu(tree: Any) -> Any:
     return tree
 
 
-def plain(batch: Tensor | Bags | LabelLists) -> Tensor | dict[str, Tensor]:
+def plain(batch: Tensor | Bags | LabelLists | PartialLabels) -> Tensor | dict[str, Tensor]:
     """Return what a file without code can hold: a tensor, or tensors by name."""
     if isinstance(batch, LabelLists):
         return {"rows": batch.rows, "columns": batch.columns}
-    return batch._asdict() if isinstance(batch, Bags) else batch
+    return batch._asdict() if isinstance(batch, Bags | PartialLabels) else batch
 
 
 def advice(folder: Path) -> str:

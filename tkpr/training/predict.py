@@ -122,7 +122,8 @@ def measure(data: TrainingData, outputs: Tensor, ks: Sequence[int]) -> dict[str,
         labels, weights = outputs[:, : max(ks)].long(), data.inverse_propensities
         return evaluate_top(labels, test.targets, ks, inverse_propensities=weights)
     readable = ~test.unreadable
-    return evaluate(outputs[readable], test.targets[readable], ks)
+    unknown = None if test.known is None else ~test.known[readable]
+    return evaluate(outputs[readable], test.targets[readable], ks, unknown=unknown)
 
 
 def fabric_on(device: str, precision: Any = "32-true") -> Fabric:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from tkpr.data.assemble import TrainingData, loader
+from tkpr.data.targets import take
 
 
 @torch.no_grad()
@@ -60,6 +61,7 @@ def fit(
     loss: nn.Module,
     *,
     seed: int,
+    known: Tensor | None = None,
     epochs: int = 20,
     batch_size: int = 64,
     lr: float = 1e-2,
@@ -75,6 +77,7 @@ def fit(
         rows: of the samples in the training set, for losses that keep a state per sample.
         loss: what to minimise.
         seed: of the order of the samples.
+        known: False where a label is unknown, ``[N, C]``; None: all are known.
         epochs: passes over them.
         batch_size: samples per step.
         lr: the peak of the learning rate.
@@ -97,6 +100,8 @@ def fit(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(steps, 10))
     generator = torch.Generator().manual_seed(seed)
     loss = loss.to(features.device).train()
+    targets = targets.to(features.device)
+    known = None if known is None else known.to(features.device)
     for epoch in range(epochs):
         if hasattr(loss, "set_epoch"):
             loss.set_epoch(epoch)  # type: ignore[operator]
@@ -104,7 +109,7 @@ def fit(
         for batch in order.split(batch_size):
             logits = torch.nn.functional.linear(features[batch], weight, bias)
             optimizer.zero_grad()
-            loss(logits, targets[batch].to(features.device), rows[batch]).backward()
+            loss(logits, take(targets, known, batch), rows[batch]).backward()
             optimizer.step()
             schedule.step()
     unscaled = weight.detach() / scale

@@ -86,7 +86,10 @@ def choose(rows: Mapping[str, Run], *, count: int = 4, losses: bool = False) -> 
     for row, predictions in stored.items():
         check_same_images(first, predictions, rows[lead].folder, rows[row].folder)
     targets, names = first["targets"], first["class_names"].tolist()
-    values = {row: per_image(MEASURE, one["logits"], targets) for row, one in stored.items()}
+    unknown = first.get("unknown")
+    values = {
+        row: per_image(MEASURE, one["logits"], targets, unknown) for row, one in stored.items()
+    }
     theirs = np.max([value for row, value in values.items() if row not in ours], axis=0)
     gain = np.nan_to_num(values[lead] - theirs).round(9)  # equal gains are ties
     order = np.lexsort((first["ids"], -targets.sum(1).astype(int), gain if losses else -gain))

@@ -31,7 +31,9 @@ def rank_shares(runs: list[Run], *, last: int) -> np.ndarray:
     parts = []
     for run in runs:
         stored = load_predictions(run.folder)
-        counts = rank_distribution(stored["logits"], stored["targets"])
+        counts = rank_distribution(
+            stored["logits"], stored["targets"], unknown=stored.get("unknown")
+        )
         parts.append(np.append(counts[:last], counts[last:].sum()) / counts.sum())
     return np.mean(parts, axis=0)
 
