@@ -77,10 +77,11 @@ def test_what_cannot_be_is_refused_before_training(words, tmp_path):
             "must be one of leave_out, negative; got 'd",
         ),
     ):
+        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         with pytest.raises(ValueError, match=match) as caught:
-            train(*words, *more, folder=tmp_path / more[-1])
+            train(*words, *more, folder=folder)
         assert "\n" not in str(caught.value)
-        assert not (tmp_path / more[-1] / "last.ckpt").exists()
+        assert not (folder / "last.ckpt").exists()
 
 
 @pytest.mark.slow

@@ -42,14 +42,16 @@ def find_mistakes(run: Run) -> Mistakes:
     stored = load_predictions(run.folder)
     temperature, thresholds = load_decisions(run.folder)
     names, targets = stored["class_names"].tolist(), stored["targets"]
-    scores = probabilities(stored["logits"], temperature)
+    # unknown labels are below all others: neither given nor wrong
+    logits = np.where(stored.get("unknown", False), -np.inf, stored["logits"])
+    scores = probabilities(logits, temperature)
     cuts = np.array(thresholds or [0.5] * len(names))
     report = sorted(class_report(scores, targets, cuts, names), key=lambda row: row["f1"])
     try:
         images = pictures(run)
     except FileNotFoundError:  # the images are on another machine: their ids are shown
         images = {}
-    wrong = most_wrong(stored["logits"], targets)
+    wrong = most_wrong(logits, targets)
     ratios = ("precision", "recall", "f1", "threshold")
     return Mistakes(
         title=str(run.folder),
