@@ -210,15 +210,24 @@ def test_draws_take_unknown_labels_as_unobserved(data):
 def test_annotated_knows_a_share_of_all_labels():
     states = np.random.default_rng(0).integers(-1, 2, size=(400, 50))
     split = split_of(states)
-    seen = labels.annotated(split, share=0.3, seed=1)
+    seen = labels.annotated(split, share=0.3, seed=1, others="unknown")
     assert seen.unknown[states == -1].all()
     for state in (0, 1):
         assert (~seen.unknown[states == state]).mean() == pytest.approx(0.3, abs=0.02)
     assert np.array_equal(seen.targets == 1, (states == 1) & ~seen.unknown)
-    assert np.array_equal(labels.annotated(split, share=1, seed=1).unknown, split.unknown)
-    assert np.array_equal(labels.annotated(split, share=0.3, seed=1).unknown, seen.unknown)
+    assert np.array_equal(
+        labels.annotated(split, share=1, seed=1, others="unknown").unknown, split.unknown
+    )
+    assert np.array_equal(
+        labels.annotated(split, share=0.3, seed=1, others="unknown").unknown, seen.unknown
+    )
+    negative = labels.annotated(split, share=0.3, seed=1, others="negative")
+    assert negative.unknown is None
+    assert np.array_equal(negative.targets, seen.targets)
+    with pytest.raises(ValueError, match="others must be unknown or negative; got 'gone'"):
+        labels.annotated(split, share=0.3, seed=1, others="gone")
     with pytest.raises(ValueError, match="above 0 and at most 1; got 0"):
-        labels.annotated(split, share=0, seed=1)
+        labels.annotated(split, share=0, seed=1, others="unknown")
 
 
 def test_batches_hold_the_third_state(data, tmp_path):
@@ -252,7 +261,7 @@ def test_old_batches_stay_as_they_were(data, tmp_path):
 
 def test_the_held_out_part_has_the_labels_of_the_data_set(data):
     """Also those that the learner may not see, were they in its part."""
-    hidden = partial(labels.annotated, share=0.1, seed=0)
+    hidden = partial(labels.annotated, share=0.1, seed=0, others="unknown")
     ready = assemble(data, labels=hidden, pipeline=transforms.none(), holdout=0.5)
     rows = [int(name) for name in ready.test.ids]
     assert np.array_equal(ready.test.targets.numpy(), STATES[rows] == 1)

@@ -63,7 +63,7 @@ def ignore(split: Split) -> Split:
     return split
 
 
-def annotated(split: Split, *, share: float, seed: int) -> Split:
+def annotated(split: Split, *, share: float, seed: int, others: str) -> Split:
     """Show a share of all labels, present or absent; the others are unknown.
 
     This is the setting of partially annotated data sets: each label is known with the same
@@ -73,10 +73,11 @@ def annotated(split: Split, *, share: float, seed: int) -> Split:
         split: the whole training split.
         share: of the N C labels.
         seed: of the draw.
+        others: "unknown", or "negative" to show them as absent, for comparison.
 
     Example:
         >>> split = Split(list("ab"), np.eye(2, 4, dtype=np.uint8), list("ab"))
-        >>> seen = annotated(split, share=0.5, seed=1)
+        >>> seen = annotated(split, share=0.5, seed=1, others="unknown")
         >>> seen.targets
         array([[0, 0, 0, 0],
                [0, 1, 0, 0]], dtype=uint8)
@@ -86,10 +87,13 @@ def annotated(split: Split, *, share: float, seed: int) -> Split:
     """
     _check_share(share)
     _require_dense(split, "annotated")
+    if others not in ("unknown", "negative"):
+        raise ValueError(f"labels.others must be unknown or negative; got {others!r}")
     unknown = np.random.default_rng(seed).random(split.targets.shape) >= share
     if split.unknown is not None:
         unknown |= split.unknown
-    return replace(split, targets=split.targets * ~unknown, unknown=unknown)
+    seen = replace(split, targets=split.targets * ~unknown, unknown=unknown)
+    return seen if others == "unknown" else assume_negative(seen)
 
 
 def single_positive(
