@@ -305,7 +305,7 @@ def test_a_plan_is_no_setting_of_a_run():
 
 
 def test_plan_refuses_what_it_cannot_count():
-    with pytest.raises(ValueError, match="no experiment 'voc': choose one of beyond_voc2012"):
+    with pytest.raises(ValueError, match="no experiment 'voc': choose one of beyond_coco"):
         plan(CONFIGS, "voc")
     with pytest.raises(ValueError, match="no experiment 'search/k'"):
         plan(CONFIGS, "search/k")

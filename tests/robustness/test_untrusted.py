@@ -340,8 +340,10 @@ def test_nothing_else_is_listed():
     listed = {
         f"tkpr.{file.parent.name}.{file.stem}.{name}"
         for file in [*ROOT.glob("tkpr/models/*.py"), *ROOT.glob("tkpr/data/*.py")]
-        for line in re.findall(r"^STORED_MODELS_MAY_BUILD = (.*)", file.read_text(), re.MULTILINE)
-        for name in ast.literal_eval(line)
+        for names in re.findall(
+            r"^STORED_MODELS_MAY_BUILD = (\(.*?\))$", file.read_text(), re.MULTILINE | re.DOTALL
+        )
+        for name in ast.literal_eval(names)
     }
     assert listed == configured
 

@@ -20,8 +20,12 @@ from tkpr.data.files import absolute, is_number, read_arrays, read_lines
 from tkpr.data.nuswide_concepts import CONCEPTS, LIST_ORDER
 
 STORED_MODELS_MAY_BUILD = (
-    *("full", "assume_negative", "ignore"),
-    *("annotated", "partial", "single_positive"),
+    "annotated",
+    "assume_negative",
+    "full",
+    "ignore",
+    "partial",
+    "single_positive",
 )
 DIFFICULT = ("negative", "positive", "unknown", "ignore_image")
 
