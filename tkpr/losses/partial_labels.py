@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 
 from torch import Tensor
 
+from tkpr.losses.chunked import ChunkedLogits
 from tkpr.losses.inputs import prepare
 from tkpr.losses.label_lists import LabelLists
 
@@ -52,7 +53,7 @@ class PartialLabels(NamedTuple):
 
 
 def split(
-    logits: Tensor, targets: Tensor | LabelLists | PartialLabels
+    logits: Tensor | ChunkedLogits, targets: Tensor | LabelLists | PartialLabels
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Check one batch as :func:`tkpr.losses.inputs.prepare` does; unknown labels are welcome.
 

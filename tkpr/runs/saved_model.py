@@ -180,7 +180,11 @@ def load_decisions(folder: Path) -> tuple[float, list[float] | None]:
 def has_all_scores(folder: Path) -> bool:
     """Whether a run has stored the scores of all classes, not only the best as for sparse sets."""
     file = folder / "predictions.npz"
-    return file.is_file() and zipfile.is_zipfile(file) and "logits" in np.load(file).files
+    return (
+        file.is_file()
+        and zipfile.is_zipfile(file)
+        and "logits" in np.load(file, allow_pickle=False).files
+    )
 
 
 def load_predictions(folder: Path) -> dict[str, np.ndarray]:
