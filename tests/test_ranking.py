@@ -45,3 +45,11 @@ def test_alpha_weights_of_numbers_and_tensors(num_relevant, k):
         assert alpha_weight(num_relevant, alpha=alpha, k=k) == weight
         assert alpha_weight(torch.tensor([num_relevant]), alpha=alpha, k=k).tolist() == [weight]
         assert alpha_weight(np.array([num_relevant]), alpha=alpha, k=k).tolist() == [weight]
+
+
+@pytest.mark.parametrize("rows", [2, 64])
+@pytest.mark.parametrize("classes", [50, 4000])
+def test_values_that_cannot_be_read_are_not_read(rows, classes):
+    """Tensors on the device "meta" have no values: NumPy would fail."""
+    values, columns = largest(torch.empty(rows, classes, device="meta"), 3)
+    assert values.shape == columns.shape == (rows, 3)
