@@ -33,7 +33,7 @@ def explain(configs: Path, words: Sequence[str], *, name: str = "train") -> str:
     settle(cfg)
     if left_to_labels(cfg):
         with contextlib.suppress(Exception):  # there are no data yet, or they are damaged
-            settle_to_labels(cfg, build(cfg.labels)(build_dataset(cfg.dataset).train))
+            settle_to_labels(cfg, build(cfg.labels)(build_dataset(cfg.dataset).train).targets)
     settings = flat(_plain(cfg))
     origin = sources(configs, words, name=name)
     for key in settings:

@@ -88,7 +88,7 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
             log.info("%d processes share the work", fabric.world_size)
         loaded = loaded or load_data(cfg)
         if left_to_labels(cfg):
-            settle_to_labels(cfg, build(cfg.labels)(loaded.train))
+            settle_to_labels(cfg, build(cfg.labels)(loaded.train).targets)
             check_settings(cfg)
         log.info(summary(cfg))
         seed_everything(cfg.seed)
