@@ -329,7 +329,7 @@ def test_a_composed_row_knows_its_finished_search(tmp_path):
         node, _, name = key.partition(".")
         if name:
             stored.setdefault(node, {})[name] = value
-    stored["split"] = {"holdout": 0.2, "limit": None}
+    stored["split"] |= {"holdout": 0.2, "limit": None}
     stored["loss"]["k"] = 3
     folder = tmp_path / TABLE / "features" / "tkpr_a2"
     one = write_run(tmp_path / "new", "TKPR_a2", skill=1)
