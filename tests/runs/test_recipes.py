@@ -85,6 +85,13 @@ def test_the_words_give_the_numbers_of_the_tables(table):
     assert row.loss == cfg.loss
 
 
+@pytest.mark.parametrize("dataset", ["csv", "mosaic"])
+def test_ccd_has_no_classifier_to_start_from_a_probe(dataset):
+    cfg = compose(CONFIGS, [f"dataset={dataset}", "model=ccd", "loss=ccd"])
+    assert cfg.recipe == "ccd"
+    assert (cfg.trainer.head_lr_multiplier, cfg.get("probe")) == (1, None)
+
+
 @pytest.mark.parametrize("model", ["efficientnet_lite0", "resnet101", "swin_base", "vit_small"])
 @pytest.mark.parametrize("dataset", ["csv", "mosaic"])
 def test_a_pretrained_network_is_fine_tuned(dataset, model):

@@ -68,6 +68,8 @@ def choose_recipe(choices: Any, recipes: Any, *, pretrained: bool = False) -> li
     recipe = recipes["swin"] if swin else recipes[labels]
     if pretrained and not recipes["authors"] and recipe not in WITHOUT_IMAGES:
         recipe = "finetune"
+    if recipe == "finetune" and choices["model"] == "ccd":  # no single classifier to start from
+        recipe = "ccd"
     network = NETWORKS.get(recipe, [])
     own = AUTHORS.get(choices.get("loss"))
     if recipes["authors"] and own:
