@@ -22,7 +22,7 @@ from lightning_fabric.plugins.environments import TorchElasticEnvironment
 from lightning_fabric.strategies import DDPStrategy
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import PrefixStore, TCPStore
 
 from tkpr import atomic, records
 from tkpr.config import build, build_dataset, model_facts
