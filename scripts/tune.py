@@ -3,7 +3,8 @@
 For each row: all combinations of the values that its budget, recipe and method name (plan.search
 in configs/) are trained on four fifths and tested on the fifth; the best is trained on everything,
 once per seed. Where a budget names plan.tries, or --tries is given, every row gets that many of its
-combinations: half of them drawn at random, then neighbours of the best. With trainer.patience=5
+combinations: half of them drawn at random, then neighbours of the best, which may lie beyond the
+values named for learning rate, weight decay and temperature. With trainer.patience=5
 every run of the search stops early, and the best is trained for as many epochs as it took. Values
 named on the command line replace those of the files. Finished runs are skipped, so the same command
 continues where it was stopped. At --budget paper the values are the ones that the paper searches
@@ -91,6 +92,7 @@ def tune(row: "PlannedRun", words: list[str], arguments: argparse.Namespace) -> 
 
     monitor = arguments.monitor
     grid, chosen, count = row.search, [], arguments.tries or row.tries
+    diverged: set[Values] = set()
     for value in grid.get("trainer.warmup_epochs", []):
         if int(value) >= row.epochs:
             raise ValueError(
@@ -105,18 +107,24 @@ def tune(row: "PlannedRun", words: list[str], arguments: argparse.Namespace) -> 
             train(*searching, *sweep, dry=True)
         elif count:
             tried: list[Values] = []
-            while settings := untried(row, grid, finished(row, arguments), monitor, count):
+            while settings := untried(
+                row, grid, finished(row, arguments), monitor, count, diverged
+            ):
                 if settings == tried:  # other workers have the rest
                     break
                 for values in settings:
-                    train_setting(*searching, *grid_words(grid, values))
+                    try:
+                        train_setting(*searching, *grid_words(grid, values))
+                    except FloatingPointError as error:
+                        print(f"counts as the worst: {error}", flush=True)
+                        diverged.add(values)
                 tried = settings
         elif untried(row, grid, finished(row, arguments), monitor):
             train(*searching, *sweep)
     if arguments.dry_run:
         return
     if grid or len(final) < len(words):
-        best = winner(row, grid, finished(row, arguments), monitor, count)
+        best = winner(row, grid, finished(row, arguments), monitor, count, diverged)
         chosen = chosen_words(best, grid)
         print(
             f"{row.method}: {' '.join(chosen)}  {monitor} {best.value:.4f} held out",

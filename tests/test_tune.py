@@ -1,5 +1,6 @@
 """Settings are chosen on held-out images, for every row by the same grid."""
 
+import math
 import runpy
 import shlex
 import subprocess
@@ -18,9 +19,12 @@ from tkpr.reporting.rows import load_runs
 from tkpr.reporting.search import (
     at_an_edge,
     chosen_words,
+    combinations,
+    grid_words,
     matching,
     next_settings,
     ranked,
+    widened,
     winner,
 )
 from tkpr.runs import sweep
@@ -285,6 +289,44 @@ def test_a_search_of_few_settings_climbs_to_the_best():
     assert len(first) == 15
     assert first == next_settings(wide, {(1.0, 1.0, 1.0): 5.0}, 30)
     assert next_settings(wide, {}, 20) == first[:10]
+
+
+def test_a_search_goes_beyond_the_ends_of_its_grid():
+    """The best learning rate is two steps above the grid; K, which has bounds, stays in it."""
+    grid = {"optimizer.lr": ["1e-3", "3e-3", "1e-2"], "loss.k": ["2", "3", "5", "8", "10"]}
+    tried = {}
+    while settings := next_settings(grid, tried, 14):
+        for lr, k in settings:
+            tried[lr, k] = -abs(math.log(lr / 0.1)) + k
+    assert len(tried) == 14
+    assert max(tried, key=tried.get) == (pytest.approx(0.1), 10)
+    assert grid_words(grid, (0.1, 10.0)) == ["optimizer.lr=0.1", "loss.k=10"]
+    assert widened({"optimizer.weight_decay": ["0", "1e-4", "1e-2"]}) == {
+        "optimizer.weight_decay": ["0", "1e-4", "1e-2"]
+    }
+
+
+def test_settings_that_diverge_count_as_the_worst(searched, tune, monkeypatch):
+    """The search goes on without them; a row of nothing else is an error."""
+    runs, row = searched
+    grid = {"optimizer.lr": ["1e-1", "1e-2", "1e-3"], "loss.k": ["2", "4", "6"]}
+    row = planned(row.settings, search=grid)
+    trained = []
+
+    def diverge(configs, words):
+        trained.append(words[-2:])
+        raise FloatingPointError("the loss is not finite")
+
+    monkeypatch.setattr(sweep, "train_here", diverge)
+    monkeypatch.setattr(sweep, "train", lambda configs: trained.append(sys.argv[-3:]))
+    given = {"table": TABLE, "budget": "features", "monitor": "mAP@3", "runs": runs}
+    given |= {"dry_run": False, "seeds": ["0"], "tries": 9}
+    tune["tune"](row, ["method=tkpr_a2"], Namespace(**given))
+    assert sorted(trained[:-1]) == [("optimizer.lr=1e-3", f"loss.k={k}") for k in (2, 4, 6)]
+    assert trained[-1] == ["optimizer.lr=1e-2", "loss.k=4", "seed=0"]
+    everything = combinations(grid)
+    with pytest.raises(FileNotFoundError, match="every setting of tkpr_a2 ended in a loss"):
+        winner(row, grid, [], "mAP@3", diverged=everything)
 
 
 def test_a_row_tries_as_many_settings_as_are_asked_for(searched, tune, monkeypatch):

@@ -46,7 +46,7 @@ def test_a_sweep_shared_by_three_workers_of_which_one_dies(tmp_path):
     dying.communicate()
     ended = [finish(worker) for worker in workers]
     assert [code for code, _ in ended] == [0, 0], ended
-    assert any("back to the runs of other workers" in said for _, said in ended), ended
+    assert any("retrying runs that other workers had locked" in said for _, said in ended), ended
     folders = [file.parent for file in tmp_path.rglob("metrics.json")]
     assert len(folders) == 4
     for folder in folders:

@@ -181,13 +181,16 @@ def test_without_a_gpu_the_last_stage_is_trained(words, size, cut, tmp_path):
     assert (cfg.transform.size, cfg.model.get("cut")) == (size, cut)
 
 
-def test_with_a_gpu_everything_is_trained(tmp_path, monkeypatch):
+@pytest.mark.parametrize("bf16", [True, False])
+def test_with_a_gpu_everything_is_trained(bf16, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
     for accelerator, cut in (("auto", None), ("gpu", None), ("cpu", "blocks.5")):
         words = ["dataset=csv", "model=efficientnet_lite0", f"trainer.accelerator={accelerator}"]
         cfg = compose(*words, folder=tmp_path)
         settle(cfg)
         assert cfg.model.cut == cut
+        assert cfg.trainer.precision == ("bf16-mixed" if bf16 and not cut else "32-true")
 
 
 # number of training images, of classes, of labels per image

@@ -5,6 +5,7 @@ epoch of the main loss, otherwise its last one (:func:`tkpr.training.selection.c
 """
 
 import itertools
+import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from tkpr.runs.plan import PlannedRun
 from tkpr.training.selection import counted_epoch
 
 HOLDOUT = 0.2
+# Settings whose range is not bounded: a search may step beyond the values that a file names
+OPEN_ENDED = ("optimizer.lr", "optimizer.weight_decay", "trainer.temperature")
 Values = tuple[float | str, ...]
 Grid = Mapping[str, Sequence[str]]
 
@@ -76,6 +79,29 @@ def combinations(grid: Grid) -> list[Values]:
     return [tuple(map(_plain, values)) for values in itertools.product(*grid.values())]
 
 
+def widened(grid: Grid, steps: int = 2) -> Grid:
+    """Continue the open-ended settings of a grid at both ends, in its own steps.
+
+    >>> widened({"optimizer.lr": ["1e-3", "3e-3", "1e-2"], "loss.k": ["3", "5", "10"]}, steps=1)
+    {'optimizer.lr': ['0.0003', '1e-3', '3e-3', '1e-2', '0.03'], 'loss.k': ['3', '5', '10']}
+    """
+    wide = {}
+    for key, texts in grid.items():
+        numbers = [float(text) for text in texts] if key in OPEN_ENDED else []
+        wide[key] = texts
+        if len(numbers) > 2 and min(numbers) > 0:
+            below, above = numbers[:3][::-1], numbers[-3:]
+            for values in (below, above):  # 1, 3, 10 goes on with 30, 100: as two steps before
+                for _ in range(steps):
+                    values.append(values[-2] * values[-1] / values[-3])
+            wide[key] = [
+                *(f"{value:.6g}" for value in reversed(below[3:])),
+                *texts,
+                *(f"{value:.6g}" for value in above[3:]),
+            ]
+    return wide
+
+
 def matching(
     row: PlannedRun, grid: Grid, runs: Iterable[Run], *, held_out: bool
 ) -> list[tuple[Values, Run]]:
@@ -90,7 +116,7 @@ def matching(
     expected = row.settings | ({"split.holdout": HOLDOUT} if held_out else {})
     if not held_out:
         expected = {key: value for key, value in expected.items() if key != "trainer.patience"}
-    wanted, found = set(combinations(grid)), []
+    wanted, found = set(combinations(widened(grid))), []
     for run in runs:
         settings = run.settings
         differing = {
@@ -106,8 +132,9 @@ def matching(
 def next_settings(grid: Grid, scores: Mapping[Values, float], count: int) -> list[Values]:
     """What a search of ``count`` settings tries next: a random half, then the best's neighbours.
 
-    A neighbour differs in one setting, by one step of the grid. The search goes on from the best
-    setting so far, from the next one when all of its neighbours were tried, and so on.
+    A neighbour differs in one setting, by one step of the grid, which goes on beyond its ends where
+    a setting is open-ended (:func:`widened`). The search continues from the best setting so far,
+    from the next one when all of its neighbours were tried, and so on.
 
     Args:
         grid: the values searched, by setting.
@@ -130,9 +157,9 @@ def next_settings(grid: Grid, scores: Mapping[Values, float], count: int) -> lis
     start = drawn if count >= len(drawn) else drawn[: count // 2]
     if missing := [values for values in start if values not in scores]:
         return missing
-    left = min(count, len(drawn)) - len(scores)
+    left, wide = min(count, len(drawn)) - len(scores), widened(grid)
     for best in sorted(scores, key=lambda values: -scores[values]):
-        near = [values for values in _neighbours(grid, best) if values not in scores]
+        near = [values for values in _neighbours(wide, best) if values not in scores]
         if near and left > 0:
             return near[:left]
     return []
@@ -156,7 +183,7 @@ def grid_words(grid: Grid, values: Values) -> list[str]:
     """
     return [
         f"{key}={next(text for text in texts if _plain(text) == value)}"
-        for (key, texts), value in zip(grid.items(), values, strict=True)
+        for (key, texts), value in zip(widened(grid).items(), values, strict=True)
     ]
 
 
@@ -183,7 +210,12 @@ def scored(
 
 
 def untried(
-    row: PlannedRun, grid: Grid, runs: Iterable[Run], monitor: str, count: int | None = None
+    row: PlannedRun,
+    grid: Grid,
+    runs: Iterable[Run],
+    monitor: str,
+    count: int | None = None,
+    diverged: Iterable[Values] = (),
 ) -> list[Values]:
     """The settings that a search has to try next; none when it is finished.
 
@@ -193,15 +225,22 @@ def untried(
         runs: finished runs.
         monitor: the measure that decides.
         count: how many settings to try altogether; None: all combinations.
+        diverged: settings whose runs ended in a loss that is not finite: tried, worse than any.
     """
     sign = -1 if lower_is_better(monitor) else 1
     found = scored(row, grid, runs, monitor)
-    scores = {values: sign * one.value for values, one in found.items()}
+    scores = dict.fromkeys(diverged, -math.inf)
+    scores |= {values: sign * one.value for values, one in found.items()}
     return next_settings(grid, scores, count or len(combinations(grid)))
 
 
 def winner(
-    row: PlannedRun, grid: Grid, runs: Iterable[Run], monitor: str, count: int | None = None
+    row: PlannedRun,
+    grid: Grid,
+    runs: Iterable[Run],
+    monitor: str,
+    count: int | None = None,
+    diverged: Iterable[Values] = (),
 ) -> Candidate:
     """The best of a finished search; each of its settings must have been run, once.
 
@@ -211,13 +250,17 @@ def winner(
         runs: finished runs.
         monitor: the measure that decides.
         count: how many settings were to be tried; None: all combinations.
+        diverged: settings whose runs ended in a loss that is not finite.
     """
     runs = list(runs)
-    for values in untried(row, grid, runs, monitor, count):
+    for values in untried(row, grid, runs, monitor, count, diverged):
         named = ", ".join(f"{key}={value}" for key, value in zip(grid, values, strict=True))
         raise FileNotFoundError(f"no finished search of {row.method} with {named}")
     found = scored(row, grid, runs, monitor)
-    order = [found[values].run for values in combinations(grid) if values in found]
+    allowed = combinations(widened(grid) if count else grid)
+    order = [found[values].run for values in allowed if values in found]
+    if not order:
+        raise FileNotFoundError(f"every setting of {row.method} ended in a loss that is not finite")
     return ranked(order, monitor)[0]
 
 
@@ -231,7 +274,7 @@ def chosen_words(best: Candidate, grid: Grid) -> list[str]:
 def at_an_edge(best: Candidate, grid: Grid) -> list[str]:
     """The settings whose best value is the smallest or largest of three or more."""
     found = []
-    for key, values in grid.items():
+    for key, values in widened(grid).items():
         numbers = {value for value in map(_plain, values) if isinstance(value, float)}
         value = _plain(best.run.settings.get(key))
         if len(numbers) > 2 and value in (min(numbers), max(numbers)):

@@ -17,7 +17,7 @@ VIEWS = 10_000
 
 
 def settle(cfg: DictConfig) -> None:
-    """Fill in, in place, what depends on the network: how its images are prepared, where it is cut.
+    """Fill in, in place, what depends on network and machine: preprocessing, cut, precision.
 
     Args:
         cfg: the whole configuration.
@@ -25,7 +25,8 @@ def settle(cfg: DictConfig) -> None:
     >>> from omegaconf import OmegaConf
     >>> transform = {"size": None, "mean": None, "std": 1, "interpolation": None}
     >>> model = {"_target_": "tkpr.models.efficientnet_lite0.create"}
-    >>> cfg = OmegaConf.create({"transform": transform, "model": model})
+    >>> trainer = {"precision": "32-true"}
+    >>> cfg = OmegaConf.create({"transform": transform, "model": model, "trainer": trainer})
     >>> settle(cfg)
     >>> cfg.transform
     {'size': 224, 'mean': [0.5, 0.5, 0.5], 'std': 1, 'interpolation': 'bicubic'}
@@ -36,6 +37,8 @@ def settle(cfg: DictConfig) -> None:
                 cfg.transform[key] = value
     if cfg.model.get("cut") == "auto":
         cfg.model.cut = default_cut(cfg)
+    if cfg.trainer.precision == "auto":
+        cfg.trainer.precision = "bf16-mixed" if uses_gpu(cfg) and gpu_has_bf16() else "32-true"
 
 
 def default_cut(cfg: DictConfig) -> str | None:
@@ -47,14 +50,24 @@ def default_cut(cfg: DictConfig) -> str | None:
     Args:
         cfg: the whole configuration, its image size settled.
     """
-    gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
-    if cfg.trainer.accelerator != "cpu" and (gpu or cfg.trainer.accelerator != "auto"):
+    if uses_gpu(cfg):
         return None
     name = timm_name(cfg.model)
     flips = cfg.transform._target_ == "tkpr.data.transforms.spml"
     if name is None or not flips or not is_pretrained(cfg):
         return None
     return tail_cut(name, image_size=cfg.transform.size)
+
+
+def uses_gpu(cfg: DictConfig) -> bool:
+    """Whether a run trains on a GPU: one is asked for, or it takes what the machine has."""
+    gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    return cfg.trainer.accelerator != "cpu" and (gpu or cfg.trainer.accelerator != "auto")
+
+
+def gpu_has_bf16() -> bool:
+    """Whether there is a GPU that computes in bfloat16; CPUs gained nothing from it when measured."""
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def is_pretrained(cfg: DictConfig) -> bool:

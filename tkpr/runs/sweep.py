@@ -28,8 +28,8 @@ NOTES = "TKPR_SWEEP_NOTES"
 def train(configs: Path) -> None:
     """Train what the command line asks for.
 
-    Runs of a sweep that other workers are training are tried once more at the end, for what a dead
-    worker has left. Those that fail are listed with their errors, and the exit code is 1.
+    Runs of a sweep that other workers had locked are tried once more at the end, in case a worker
+    has died. Those that fail are listed with their errors, and the exit code is 1.
 
     Args:
         configs: the folder of the configuration.
@@ -39,7 +39,7 @@ def train(configs: Path) -> None:
     try:
         run_main(configs, "train", train_one)
         if in_use := set(noted("in use")):
-            log.info("back to the runs of other workers, for what a dead one has left")
+            log.info("retrying runs that other workers had locked")
             note("second pass")
             run_main(
                 configs, "train", lambda cfg: train_one(cfg) if cfg.run_dir in in_use else None

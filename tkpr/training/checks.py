@@ -91,7 +91,7 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda value: value == "auto" or (is_whole(value) and value >= 1),
     ),
     "trainer.num_nodes": whole(1),
-    "trainer.precision": one_of("32-true", "bf16-mixed", "16-mixed"),
+    "trainer.precision": one_of("32-true", "bf16-mixed", "16-mixed", "auto"),
     "trainer.channels_last": YES_OR_NO,
     "trainer.random_weights": YES_OR_NO,
     "trainer.compile": YES_OR_NO,
