@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from tkpr.models.preprocessing import preprocessing, timm_name
 from tkpr.models.tail import tail_cut
@@ -25,8 +25,7 @@ def settle(cfg: DictConfig) -> None:
     >>> from omegaconf import OmegaConf
     >>> transform = {"size": None, "mean": None, "std": 1, "interpolation": None}
     >>> model = {"_target_": "tkpr.models.efficientnet_lite0.create"}
-    >>> trainer = {"precision": "32-true"}
-    >>> cfg = OmegaConf.create({"transform": transform, "model": model, "trainer": trainer})
+    >>> cfg = OmegaConf.create({"transform": transform, "model": model})
     >>> settle(cfg)
     >>> cfg.transform
     {'size': 224, 'mean': [0.5, 0.5, 0.5], 'std': 1, 'interpolation': 'bicubic'}
@@ -37,7 +36,7 @@ def settle(cfg: DictConfig) -> None:
                 cfg.transform[key] = value
     if cfg.model.get("cut") == "auto":
         cfg.model.cut = default_cut(cfg)
-    if cfg.trainer.precision == "auto":
+    if OmegaConf.select(cfg, "trainer.precision") == "auto":
         cfg.trainer.precision = "bf16-mixed" if uses_gpu(cfg) and gpu_has_bf16() else "32-true"
 
 
@@ -66,7 +65,7 @@ def uses_gpu(cfg: DictConfig) -> bool:
 
 
 def gpu_has_bf16() -> bool:
-    """Whether there is a GPU that computes in bfloat16; CPUs gained nothing from it when measured."""
+    """Whether there is a GPU that computes in bfloat16 (CPUs gained nothing when measured)."""
     return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
