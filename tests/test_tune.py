@@ -203,6 +203,13 @@ def test_a_best_value_at_the_edge_is_named(searched):
     assert at_an_edge(best, {"loss.k": ["4", "6", "8"], "optimizer.lr": ["1e-2"]}) == ["loss.k"]
 
 
+def test_a_setting_may_be_null(tmp_path):
+    common = {"table": TABLE, "budget": "features", "split__holdout": 0.2}
+    one = write_run(tmp_path, "LSEP", skill=1, loss__max_pairs=None, **common)
+    row = planned(experiment_settings(one["config"] | {"split": {"holdout": 0.0}}))
+    assert chosen(row, tmp_path, grid={"loss.max_pairs": ["null"]}) == ["loss.max_pairs=null"]
+
+
 def test_a_search_that_is_there_twice_is_refused(searched):
     runs, row = searched
     again = {"loss__k": 4, "optimizer": {"lr": 0.01}, "split__holdout": 0.2}

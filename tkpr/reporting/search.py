@@ -283,7 +283,9 @@ def at_an_edge(best: Candidate, grid: Grid) -> list[str]:
 
 
 def _plain(value: object) -> float | str:
-    """A number where it is one."""
+    """A number where it is one; None as the word that a command has for it."""
+    if value is None:
+        return "null"
     try:
         return float(str(value))
     except ValueError:

@@ -112,7 +112,7 @@ def load_model(path: Path) -> TrainedModel:
     try:
         model = build(cfg.model, facts=model_facts(shape, len(class_names)), **others)
         model.load_state_dict(weights)
-    except Exception as error:  # foreign settings and weights fail in as many ways as there are
+    except Exception as error:  # untrusted input can raise almost anything
         raise ValueError(f"{file}: its model cannot be rebuilt: {first_line(error)}") from error
     return TrainedModel(cfg=cfg, model=model.eval(), **known)
 
