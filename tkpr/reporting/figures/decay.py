@@ -16,6 +16,8 @@ from tkpr.reporting.rows import Run
 
 KINDS = {"torch.optim.Adam": "L2 (Adam)", "torch.optim.AdamW": "decoupled (AdamW)"}
 KEYS = ("optimizer._target_", "optimizer.weight_decay")
+# the panels end this far below the best value: where a loss collapses, its line leaves them
+SPAN = 0.06
 
 
 def draw(runs: Sequence[Run], *, measure: str = "mAP@3") -> Figure:
@@ -46,6 +48,10 @@ def draw(runs: Sequence[Run], *, measure: str = "mAP@3") -> Figure:
             )
         panel.set_xscale("log")
         panel.set_xlabel(f"weight decay, {name}")
+    best = found["highest"].max()
+    panels[0].set_ylim(
+        bottom=max(found["lowest"].min(), best - SPAN) - SPAN / 20, top=best + SPAN / 20
+    )
     panels[0].set_ylabel(f"{title(measure)} on the test set")
     figure.legend(loc="outside right upper", handlelength=3.2)
     return figure
