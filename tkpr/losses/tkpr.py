@@ -159,8 +159,8 @@ class TKPR(nn.Module):
                 f"k + 1 may not exceed the number of classes, {num_classes}; got k = {self.k}"
             )
 
-    def _divisors(self, counts: Tensor) -> Tensor:
-        """Return alpha K B for the numbers N of relevant labels, ``[B, 1]``."""
+    def _divisors(self, counts: Any) -> Any:
+        """Return alpha K B for the numbers N of relevant labels, a tensor or array ``[B, 1]``."""
         return alpha_weight(counts, alpha=self.alpha, k=self.k) * (self.k * len(counts))
 
 
