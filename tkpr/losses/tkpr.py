@@ -182,40 +182,42 @@ class _TopPairs(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Relevant, loss: TKPR) -> Tensor:
         """Return the loss of the logits for the relevant labels."""
         entries, rows, counts = (part.numpy() for part in labels)
-        scores = SCORES[loss.scores](logits.detach()).numpy()
+        matrix = SCORES[loss.scores](logits.detach())
+        scores = matrix.numpy()
         # the entries that each relevant label is compared with, [R, K + 1]
         others = largest_entries(scores, loss.k + 1).take(rows, axis=0)
         other_scores, own_scores = scores.take(others), scores.take(entries)
         gaps = torch.from_numpy(other_scores - own_scores[:, None])
         weights = 1 / loss._divisors(counts).take(rows)
-        ctx.save_for_backward(logits)
+        ctx.save_for_backward(logits, matrix if loss.scores == "softmax" else None)
         ctx.loss, ctx.labels = loss, labels
-        ctx.found = scores, others, other_scores, own_scores, gaps, weights
+        ctx.found = others, other_scores, own_scores, gaps, weights
         return OVER_TOP[loss.surrogate].of_gaps(gaps).view(-1).dot(torch.from_numpy(weights))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient at the logits."""
-        (logits,), loss, labels = ctx.saved_tensors, ctx.loss, ctx.labels
-        if torch.is_grad_enabled() or not on_host(grad):  # to be differentiated in turn, or many
+        (logits, matrix), loss, labels = ctx.saved_tensors, ctx.loss, ctx.labels
+        if torch.is_grad_enabled():  # the gradient is to be differentiated in turn
             value = loss._loss(logits, labels)
             (gradient,) = torch.autograd.grad(value, logits, grad, create_graph=True)
             return gradient, None, None
-        scores, others, other_scores, own_scores, gaps, weights = ctx.found
+        others, other_scores, own_scores, gaps, weights = ctx.found
         slopes = OVER_TOP[loss.surrogate].slopes(gaps).numpy()
         slopes *= (weights * grad.numpy())[:, None]
         own_slopes = -slopes.sum(1)
         if loss.scores == "softmax":
             # sum_j s_j dL/ds_j = sum_yk g_yk u_yk
-            totals = np.bincount(labels.rows, (slopes * gaps.numpy()).sum(1), len(scores))
-            gradient = scores * -totals.astype(scores.dtype)[:, None]
-            slopes, own_slopes = slopes * other_scores, own_slopes * own_scores
+            totals = np.bincount(labels.rows.numpy(), (slopes * gaps.numpy()).sum(1), len(logits))
+            gradient = matrix * torch.from_numpy(-totals).to(matrix.dtype).unsqueeze(1)
+            slopes *= other_scores
+            own_slopes *= own_scores
         else:
-            gradient = np.zeros(scores.shape, scores.dtype)
+            gradient = torch.zeros_like(logits, memory_format=torch.contiguous_format)
         if loss.scores == "sigmoid":
             slopes *= other_scores * (1 - other_scores)
             own_slopes *= own_scores * (1 - own_scores)
-        flat = gradient.reshape(-1)
+        flat = gradient.view(-1).numpy()
         np.add.at(flat, others.ravel(), slopes.ravel())
         np.add.at(flat, labels.entries.numpy(), own_slopes)
-        return torch.from_numpy(gradient), None, None
+        return gradient, None, None
