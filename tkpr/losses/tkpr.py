@@ -174,8 +174,8 @@ class _TopPairs(torch.autograd.Function):
 
     their sum where a relevant label is among the K+1 largest. At the logits it is dL/ds for raw
     scores, s (1 - s) dL/ds for the sigmoid and s (dL/ds - sum_j s_j dL/ds_j) for the softmax, the
-    only one whose gradient reaches all C labels. For the others, B (K + 1) + R entries are all
-    that is looked at; NumPy handles so few in a fraction of the time of torch's operators.
+    only one whose gradient reaches all C labels. All this is about R (K + 2) entries, which NumPy
+    handles in a fraction of the time of torch's operators.
     """
 
     @staticmethod
