@@ -35,6 +35,13 @@ def test_largest_puts_nan_first_as_topk_does(num_classes):
     assert torch.equal(values.nan_to_num(9).sort(descending=True).values, expected.nan_to_num(9))
 
 
+def test_nan_in_one_row_and_a_tie_in_another_do_not_mix_the_rows_up():
+    scores = torch.tensor([[torch.nan, 3.0, 2.0, 1.0], [2.0, 2.0, 1.0, 0.0]])
+    values, columns = largest(scores, 1)
+    assert columns[0] == 0
+    assert values[1] == 2
+
+
 @pytest.mark.parametrize("k", [1, 2, 5])
 @pytest.mark.parametrize("num_relevant", [0, 1, 2, 3, 5, 9])
 def test_alpha_weights_of_numbers_and_tensors(num_relevant, k):

@@ -227,40 +227,63 @@ def top_labels(scores: Tensor, targets: Tensor, k: int) -> Tensor:
 def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest scores of each row and their columns, in any order, ``[B, k]`` each.
 
-    As ``topk``, but faster for many classes: the k largest lie in the k groups of eight classes
-    with the largest maxima, and taking maxima costs a fraction of a search.
+    As ``topk``, but faster for many classes: see :func:`largest_entries`.
 
     >>> values, columns = largest(torch.tensor([[0.1, 0.7, 0.3, 0.9]]), 2)
     >>> columns.sort().values
     tensor([[1, 3]])
     """
     num_classes = scores.shape[1]
-    # of a small matrix the search costs less than the operators that would save it
-    if num_classes < (32 * k if scores.numel() >= 2**16 else 200 * k):
-        return _select(scores, k)
+    if on_host(scores):
+        columns = torch.from_numpy(largest_entries(scores.detach().numpy(), k) % num_classes)
+        return scores.gather(1, columns), columns
+    if num_classes < 32 * k:
+        return scores.topk(k, dim=1, sorted=False)
     grouped = num_classes - num_classes % 8
-    maxima = scores[:, :grouped].unflatten(1, (8, -1)).amax(1)
-    _, groups = _select(maxima, k)
-    # group g holds the classes g, g + G, g + 2 G, ...; the last few classes are in none
+    _, groups = scores[:, :grouped].unflatten(1, (8, -1)).amax(1).topk(k, dim=1, sorted=False)
     members = torch.arange(0, grouped, grouped // 8, device=scores.device)
     columns = (groups.unsqueeze(1) + members.unsqueeze(1)).flatten(1)
     if grouped < num_classes:
         rest = torch.arange(grouped, num_classes, device=scores.device)
         columns = torch.cat([columns, rest.expand(len(scores), -1)], dim=1)
-    values, places = _select(scores.gather(1, columns), k)
+    values, places = scores.gather(1, columns).topk(k, dim=1, sorted=False)
     return values, columns.gather(1, places)
 
 
-def _select(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """As ``topk``; of many rows NumPy finds the k-th largest values in a fraction of the time."""
-    if on_host(scores) and scores.numel() >= 2**13:
-        values = scores.detach().numpy()
-        found = np.flatnonzero(values >= np.partition(values, -k, axis=1)[:, -k, None])
-        if len(found) == k * len(values):  # no tie with the k-th, and no NaN
-            first_of_row = np.arange(0, values.size, values.shape[1])[:, None]
-            columns = torch.from_numpy(found.reshape(-1, k) - first_of_row)
-            return scores.gather(1, columns), columns
-    return scores.topk(k, dim=1, sorted=False)
+def largest_entries(scores: np.ndarray, k: int) -> np.ndarray:
+    """Return where the k largest scores of each row are in the flattened matrix, ``[B, k]``.
+
+    Of many classes, the k largest lie in the k groups of eight with the largest maxima, and taking
+    maxima costs a fraction of a search. With C = 8 G + r, group g holds the classes g, g + G, ...,
+    g + 7 G; the last r classes are in none.
+
+    >>> largest_entries(np.array([[0.1, 0.7, 0.3, 0.9], [5.0, 4.0, 3.0, 2.0]]), 2)
+    array([[1, 3],
+           [4, 5]])
+    """
+    num_rows, num_classes = scores.shape
+    # of a small matrix the search costs less than the steps that would save it
+    if num_classes < 32 * k or scores.size < 2**15:
+        return _search(scores, k)
+    num_groups, rest = divmod(num_classes, 8)
+    maxima = scores[:, : 8 * num_groups].reshape(num_rows, 8, num_groups).max(1)
+    groups = _search(maxima, k)
+    first = groups + groups // num_groups * (num_classes - num_groups)
+    near = (first[:, :, None] + np.arange(0, 8 * num_groups, num_groups)).reshape(num_rows, -1)
+    if rest:
+        ends = np.arange(num_classes, scores.size + 1, num_classes)
+        near = np.concatenate([near, ends[:, None] - np.arange(1, rest + 1)], axis=1)
+    return near.take(_search(scores.take(near), k))
+
+
+def _search(scores: np.ndarray, k: int) -> np.ndarray:
+    """As :func:`largest_entries`: all that reach the k-th largest of their row."""
+    # "not below" keeps NaN, which counts as the largest
+    found = np.flatnonzero(~(scores < np.partition(scores, -k, axis=1)[:, -k, None]))
+    if len(found) != k * len(scores):  # a tie with the k-th, broken as torch does
+        first_of_row = np.arange(0, scores.size, scores.shape[1])[:, None]
+        found = torch.from_numpy(scores).topk(k, dim=1, sorted=False).indices.numpy() + first_of_row
+    return found.reshape(-1, k)
 
 
 def on_host(tensor: Tensor) -> bool:

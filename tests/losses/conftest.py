@@ -2,7 +2,7 @@
 
 import pytest
 
-DECIDE = ("tkpr.ranking", "tkpr.losses.inputs", "tkpr.losses.chunked")
+DECIDE = ("tkpr.ranking", "tkpr.losses.inputs", "tkpr.losses.chunked", "tkpr.losses.tkpr")
 
 
 def pytest_generate_tests(metafunc):

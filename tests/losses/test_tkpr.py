@@ -123,6 +123,15 @@ def test_memory_layout_of_the_logits(memory):
         )
 
 
+@pytest.mark.host_only
+@pytest.mark.parametrize("scores", ["raw", "sigmoid"])
+def test_between_forward_and_backward_only_few_entries_are_held(scores):
+    logits = torch.randn(4, 1000, requires_grad=True)
+    node = TKPR(k=3, scores=scores)(logits, torch.eye(1000)[:4]).grad_fn
+    assert [saved for saved in node.saved_tensors if saved is not None] == [logits]
+    assert all(len(part.reshape(-1)) <= 4 * 4 for part in node.found)
+
+
 @pytest.mark.parametrize("margin", [-900.0, -700.5, -3.0, 0.0, 0.4, 3.0, 900.0])
 @pytest.mark.parametrize("name", OVER_TOP)
 def test_sums_over_the_top_scores_and_their_slopes(name, margin):

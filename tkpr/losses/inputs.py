@@ -94,16 +94,13 @@ def _find_by_numpy(targets: Tensor, logits: Tensor) -> Relevant:
         targets = targets.float()
     values = targets.detach().numpy().ravel()
     entries = (values != 0).nonzero()[0]
-    ones = values[entries]
-    if not (ones == 1).all():
-        _refuse_value(ones[ones != 1][0].item())
+    wrong = values[entries] != 1
+    if np.count_nonzero(wrong):
+        _refuse_value(values[entries[wrong][0]].item())
     rows = entries // logits.shape[1]
-    counts = np.bincount(rows, minlength=len(logits))
-    return Relevant(
-        torch.from_numpy(entries),
-        torch.from_numpy(rows),
-        torch.from_numpy(counts[:, None]).to(logits.dtype),
-    )
+    counts = np.bincount(rows, minlength=len(logits))[:, None]
+    counts = counts.astype(np.float64 if logits.dtype == torch.float64 else np.float32)
+    return Relevant(*(torch.from_numpy(part) for part in (entries, rows, counts)))
 
 
 def _check_shapes(
