@@ -143,6 +143,15 @@ def test_sums_over_the_top_scores_and_their_slopes(name, margin):
     torch.testing.assert_close(over_top.of_scores(own, top), expected.detach(), **close)
 
 
+def test_the_exponential_stops_before_it_overflows():
+    """At exponents of 79.7 and 700, where thousands of terms still have a finite sum."""
+    highest = SURROGATES["exponential"](torch.tensor([-1e4]))
+    assert highest.log().item() == pytest.approx(79.7, abs=0.05)
+    assert (5000 * highest).isfinite()
+    highest = SURROGATES["exponential"](torch.tensor([-1e4], dtype=torch.float64))
+    assert highest.log().item() == pytest.approx(700.8, abs=0.05)
+
+
 @pytest.mark.parametrize("alpha", [1, 2, 3])
 def test_k_may_be_one(alpha):
     """One relevant label against the two best: itself and the other one."""
