@@ -61,6 +61,19 @@ def test_the_machine_and_the_place_of_the_data_may_change(tmp_path):
     assert claimed(tmp_path, trainer={"num_workers": 0, "devices": 4}, dataset=moved)
 
 
+def test_settings_are_kept_and_compared_by_value(tmp_path):
+    assert claimed(tmp_path, loss={"k": "${seed}"})
+    assert OmegaConf.load(tmp_path / "config.yaml").loss.k == 0
+    assert "$" not in (tmp_path / "config.yaml").read_text()
+    assert claimed(tmp_path, loss={"k": 0})
+    assert claimed(tmp_path, loss={"k": "${seed}"})
+    with pytest.raises(ValueError, match=r"\(loss\.k: 0 -> 1; seed: 0 -> 1\)"):
+        claimed(tmp_path, seed=1, loss={"k": "${seed}"})
+    file = tmp_path / "by_hand.yaml"
+    file.write_text("seed: 3\nloss:\n  k: ${seed}\n")
+    assert read_config(file) == {"seed": 3, "loss.k": 3}
+
+
 def test_settings_that_are_lost_or_damaged_are_not_replaced(tmp_path):
     file = begun(tmp_path) / "config.yaml"
     text = file.read_text()
@@ -104,12 +117,16 @@ def test_results_of_unknown_data_are_not_adopted(name, tmp_path):
     assert not (tmp_path / "run.json").exists()
 
 
+def log_and_fail():
+    logging.getLogger("tkpr.test").warning("one of %d", 2)
+    return 1 / 0
+
+
 def test_the_log_of_a_run_ends_with_its_error(tmp_path):
-    log, file = logging.getLogger("tkpr.test"), tmp_path / "run.log"
+    file = tmp_path / "run.log"
     with pytest.raises(ZeroDivisionError), log_to(file):
-        log.warning("one of %d", 2)
-        1 / 0  # noqa: B018
-    log.warning("of another run")
+        log_and_fail()
+    logging.getLogger("tkpr.test").warning("of another run")
     first, failed, *trace = file.read_text().splitlines()
     assert first.endswith("  one of 2")
     assert failed.endswith("  failed: division by zero")
