@@ -40,6 +40,12 @@ def test_autkc_golden(name, params, case):
     assert_matches(loss(logits, one_label), logits, case)
 
 
+@pytest.mark.parametrize("k", [0, -1, 2.5])
+def test_autkc_needs_a_whole_k(k):
+    with pytest.raises(ValueError, match=f"k must be an integer of at least 1; got {k}"):
+        AUTKC(k=k)
+
+
 def test_autkc_takes_the_mean_over_relevant_labels():
     torch.manual_seed(0)
     logits = torch.randn(1, 7, dtype=torch.float64)
