@@ -72,6 +72,12 @@ def test_the_clean_rate_falls_by_repeated_subtraction():
     assert loss.num_modified(1000) == 1000
 
 
+def test_by_default_an_epoch_costs_two_in_a_thousand():
+    loss = LargeLoss(scheme="reject")
+    loss.set_epoch(1)
+    assert loss.clean_rate == pytest.approx(0.998)
+
+
 def test_the_epoch_may_be_set_in_any_order():
     loss = build("reject", delta_rel=0.002)
     loss.set_epoch(7)
@@ -122,6 +128,12 @@ class TestPermanentCorrections:
         expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, observed.float())
         torch.testing.assert_close(loss(logits, targets, index), expected)
 
+    def test_the_last_one_can_be_kept_too(self):
+        loss = build("correct_permanently", keep_last=True)
+        loss.set_epoch(1)
+        loss(*batch())
+        assert loss.corrections.sum() == 5
+
     def test_they_are_made_in_training_mode_alone(self):
         loss = build("correct_permanently").eval()
         loss.set_epoch(1)
@@ -161,8 +173,9 @@ class TestPermanentCorrections:
             assert loss.corrections.equal(made[0] | made[1])
 
     def test_the_size_of_the_training_set_is_needed(self):
-        with pytest.raises(ValueError, match="give num_samples and num_classes"):
-            LargeLoss(scheme="correct_permanently")
+        for known in ({}, {"num_samples": 8}, {"num_classes": 6}):
+            with pytest.raises(ValueError, match="give num_samples and num_classes"):
+                LargeLoss(scheme="correct_permanently", **known)
 
     @pytest.mark.host_only
     def test_index_is_needed_and_checked(self):

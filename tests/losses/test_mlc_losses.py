@@ -184,6 +184,13 @@ def test_asl_gives_no_gradient_beyond_its_clamps():
     assert (gradient(value, logits) != 0).tolist() == [[True, False, True, False]]
 
 
+@pytest.mark.parametrize("gamma", [0, 1, 4])
+def test_asl_is_zero_below_its_clip(gamma):
+    """Not negative: the shifted probability stops at 1."""
+    loss = AsymmetricLoss(gamma_neg=gamma, clip=0.05)
+    assert loss(torch.tensor([[-3.0, -30.0]]), torch.zeros(1, 2)).item() == 0
+
+
 def test_asl_focus_differentiated_or_not():
     """With the focus detached the slope of a relevant label is -(1-p)^gamma * (1-p)."""
     logits = torch.tensor([[0.3]], dtype=torch.float64, requires_grad=True)
@@ -267,7 +274,7 @@ def test_unknown_reduction(kind):
         (
             PartialAsymmetricLoss,
             {"gamma_pos": 0, "gamma_neg": 1, "gamma_unknown": 2, "clip": 0, "likelihood_top": 5}
-            | {"alpha_pos": 1, "alpha_neg": 1, "alpha_unknown": 1},
+            | {"alpha_pos": 1, "alpha_neg": 1, "alpha_unknown": 1, "prior_threshold": 0.5},
         ),
     ],
 )

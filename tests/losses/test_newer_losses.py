@@ -172,6 +172,20 @@ def test_selective_removes_all_that_tie_with_the_last():
     assert loss.weights(logits, annotated).tolist() == [[0, 0, 1, 1]]
 
 
+def test_selective_may_remove_nothing():
+    loss = PartialAsymmetricLoss(unknown="selective", likelihood_top=0)
+    logits, targets = random_batch()
+    assert loss.weights(logits, torch.zeros_like(targets).bool()).eq(1).all()
+
+
+def test_selective_keeps_classes_at_the_prior_threshold():
+    loss = PartialAsymmetricLoss(
+        unknown="selective", likelihood_top=0, prior_threshold=0.25, class_priors=[0.24, 0.25, 0.26]
+    )
+    weights = loss.weights(torch.zeros(1, 3), torch.zeros(1, 3).bool())
+    assert weights.tolist() == [[1, 1, 0]]
+
+
 def test_partial_asymmetric_refuses_wrong_arguments():
     with pytest.raises(ValueError, match="treatment of unknown labels 'drop': choose one of neg"):
         PartialAsymmetricLoss(unknown="drop")

@@ -40,6 +40,12 @@ def test_autkc_golden(name, params, case):
     assert_matches(loss(logits, one_label), logits, case)
 
 
+@pytest.mark.parametrize("k", [0, -1, 2.5])
+def test_autkc_needs_a_whole_k(k):
+    with pytest.raises(ValueError, match=f"k must be an integer of at least 1; got {k}"):
+        AUTKC(k=k)
+
+
 def test_autkc_takes_the_mean_over_relevant_labels():
     torch.manual_seed(0)
     logits = torch.randn(1, 7, dtype=torch.float64)
@@ -150,6 +156,15 @@ def test_sums_over_the_top_scores_and_their_slopes(name, margin):
     torch.testing.assert_close(over_top.of_gaps(gaps.detach()), expected.detach(), **close)
     torch.testing.assert_close(over_top.slopes(gaps.detach()), slopes, **close)
     torch.testing.assert_close(over_top.of_scores(own, top), expected.detach(), **close)
+
+
+def test_the_exponential_stops_before_it_overflows():
+    """At exponents of 79.7 and 700, where thousands of terms still have a finite sum."""
+    highest = SURROGATES["exponential"](torch.tensor([-1e4]))
+    assert highest.log().item() == pytest.approx(79.7, abs=0.05)
+    assert (5000 * highest).isfinite()
+    highest = SURROGATES["exponential"](torch.tensor([-1e4], dtype=torch.float64))
+    assert highest.log().item() == pytest.approx(700.8, abs=0.05)
 
 
 @pytest.mark.parametrize("alpha", [1, 2, 3])

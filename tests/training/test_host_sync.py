@@ -81,6 +81,15 @@ def test_optimizers_are_fused(name):
     assert "fused" not in build_optimizer(OmegaConf.create(node), groups).defaults
 
 
+@pytest.mark.parametrize("unusual", [{"device": "meta"}, {"dtype": torch.complex64}], ids=str)
+def test_weights_without_a_fused_kernel_get_the_plain_one(unusual):
+    from omegaconf import OmegaConf
+
+    node = {"_target_": "torch.optim.SGD", "_partial_": True, "lr": 0.1}
+    groups = parameter_groups(nn.Linear(3, 2, **unusual), [], lr=0.1, weight_decay=0.01)
+    assert not build_optimizer(OmegaConf.create(node), groups).defaults["fused"]
+
+
 def test_the_fused_step_is_the_plain_one():
     from omegaconf import OmegaConf
 

@@ -58,6 +58,11 @@ def test_the_parameters_of_a_loss_have_their_own_rate():
     assert (groups[-1]["lr"], groups[-1]["weight_decay"]) == (1.0, 0.0)
 
 
+def test_the_parameters_of_a_loss_that_asks_for_no_rate_have_that_of_the_model():
+    groups = parameter_groups(nn.Linear(3, 2), [nn.PReLU()], lr=0.1, weight_decay=0.01)
+    assert [group["lr"] for group in groups] == [0.1, 0.1, 0.1]
+
+
 @pytest.mark.parametrize(
     ("loss", "asked"),
     [
