@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -13,12 +14,12 @@ from safetensors.torch import save_file
 from scipy.sparse import csr_array
 
 from tests.data.miniature import draw, make_csv
-from tests.short_runs import compose, train
+from tests.short_runs import SMALL, compose, train
 from tests.training.test_train import assert_equal, stop_after
 from tkpr.losses import TKPR
 from tkpr.runs.run import build_data
 from tkpr.runs.saved_model import load_model
-from tkpr.runs.settle import settle, settle_to_labels
+from tkpr.runs.settle import settle, settle_to_labels, warn_of_small_k
 from tkpr.training import state as checkpoint
 from tkpr.training.predict import fabric_on, predict
 
@@ -149,6 +150,43 @@ def test_k_follows_the_label_counts(counts, classes, k):
     named = OmegaConf.create({"loss": {"k": 7}, "warmup": {}, "trainer": trainer})
     settle_to_labels(named, targets)
     assert named.loss.k == 7
+
+
+# labels of each sample, loss, K: what the warning says
+SMALL_KS = {
+    "most have more": (
+        [2, 6, 6, 7],
+        "tkpr_a2",
+        5,
+        "75 % of the .* than 5 labels; .*k=auto (here 7)",
+    ),
+    "half have more": ([5, 5, 6, 6], "tkpr_a2", 5, None),
+    "few have more": ([5, 5, 5, 6], "tkpr_a2", 5, None),
+    "K is auto": ([6, 6, 7, 8], "tkpr_a1", "auto", None),
+    "no larger K is possible": ([10, 10, 10, 10], "tkpr_a2", 9, None),
+    "another loss": ([8, 8, 8, 8], "bce", None, None),
+}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", SMALL_KS)
+def test_k_below_the_usual_number_of_labels_is_warned_of(name, sparse, caplog, tmp_path):
+    counts, loss, k, wanted = SMALL_KS[name]
+    targets = (np.arange(10) < np.array(counts)[:, None]).astype(np.uint8)
+    targets = csr_array(targets) if sparse else targets
+    cfg = compose(f"loss={loss}", *([f"loss.k={k}"] if k else []), folder=tmp_path)
+    settle_to_labels(cfg, targets)
+    warn_of_small_k(cfg, targets)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == bool(wanted)
+    assert not wanted or re.search(wanted.replace("(", r"\(").replace(")", r"\)"), warnings[0])
+
+
+def test_a_run_warns_of_a_small_k_before_it_trains(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, logger="tkpr"):
+        train(*SMALL, "loss.k=1", "trainer.epochs=2", folder=tmp_path / "run")
+    assert re.search(r"loss\.k=1 is too small.* \d+ % of the training samples", caplog.text)
+    assert caplog.text.index("is too small") < caplog.text.index("epoch 1")
 
 
 def test_more_images_take_fewer_epochs():

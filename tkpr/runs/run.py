@@ -40,7 +40,13 @@ from tkpr.runs.folder import InUse, check_data, claim, log_to
 from tkpr.runs.maps import is_cut, stored_maps
 from tkpr.runs.probe import start_from_probe
 from tkpr.runs.saved_model import TrainedModel, save_model
-from tkpr.runs.settle import is_pretrained, left_to_labels, settle, settle_to_labels
+from tkpr.runs.settle import (
+    is_pretrained,
+    left_to_labels,
+    settle,
+    settle_to_labels,
+    warn_of_small_k,
+)
 from tkpr.training.checks import check_against_data, check_model, check_settings
 from tkpr.training.loader import explain_dead_worker
 from tkpr.training.preemption import stop_on_signals
@@ -94,6 +100,7 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         seed_everything(cfg.seed)
         own = folder if fabric.is_global_zero else None
         data = build_data(cfg, own, data=loaded, maps=True)
+        warn_of_small_k(cfg, data.train_targets)
         if has_lists(data.test):
             log.info("labels are lists: no measure that needs the whole ranking, only those @K")
         if unknown := data.counts.get("test_unknown"):

@@ -1,5 +1,6 @@
 """Settings that the configuration leaves open: filled in from the network, machine and labels."""
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from tkpr.models.preprocessing import preprocessing, timm_name
 from tkpr.models.tail import tail_cut
+
+log = logging.getLogger(__name__)
 
 LOSSES = ("loss", "warmup", "probe")
 # an image is seen this often, at least and at most, where trainer.epochs is auto
@@ -83,9 +86,6 @@ def left_to_labels(cfg: DictConfig) -> bool:
 def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
     """Fill in, in place, what is ``auto`` and depends on the labels: K of the losses, epochs.
 
-    K is the 95 % quantile of the number of labels per sample, at least 3, as far as the classes
-    allow: K + 1 may not exceed their number.
-
     Args:
         cfg: the whole configuration.
         targets: observed labels of the training set, ``[N, C]``, dense or sparse.
@@ -97,11 +97,48 @@ def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
     >>> cfg.loss.k, cfg.trainer.epochs
     (7, 5)
     """
-    samples, classes = targets.shape
-    counts = np.asarray(targets.sum(axis=1)).ravel()
-    wanted = max(3, int(np.quantile(counts, 0.95, method="higher")))
     for name in LOSSES:
         if name in cfg and cfg[name].get("k") == "auto":
-            cfg[name].k = max(1, min(wanted, classes - 1))
+            cfg[name].k = fitting_k(targets)
+    samples = targets.shape[0]
     if cfg.trainer.epochs == "auto":
         cfg.trainer.epochs = min(max(FEWEST_EPOCHS, round(VIEWS / samples)), MOST_EPOCHS)
+
+
+def fitting_k(targets: Any) -> int:
+    """Return the K that ``auto`` stands for.
+
+    It is the 95 % quantile of the number of labels per sample, at least 3, as far as the classes
+    allow: K + 1 may not exceed their number.
+
+    Args:
+        targets: observed labels of the training set, ``[N, C]``, dense or sparse.
+    """
+    wanted = max(3, int(np.quantile(label_counts(targets), 0.95, method="higher")))
+    return max(1, min(wanted, targets.shape[1] - 1))
+
+
+def label_counts(targets: Any) -> np.ndarray:
+    """Return the number of labels of each sample, ``[N]``; targets may be sparse."""
+    return np.asarray(targets.sum(axis=1)).ravel()
+
+
+def warn_of_small_k(cfg: DictConfig, targets: Any) -> None:
+    """Warn where TKPR looks at fewer places than most samples have labels.
+
+    Relevant labels then push each other out of the top K, and the loss learns little.
+
+    Args:
+        cfg: the whole configuration, settled.
+        targets: observed labels of the training set, ``[N, C]``, dense or sparse.
+    """
+    if not cfg.loss._target_.endswith(".TKPR"):
+        return
+    k, better = cfg.loss.k, fitting_k(targets)
+    share = np.mean(label_counts(targets) > k)
+    if share > 0.5 and better > k:
+        log.warning(
+            "loss.k=%d is too small for these labels, TKPR will be weak: %.0f %% of the training "
+            "samples have more than %d labels; set loss.k=auto (here %d) or a larger number",
+            *(k, 100 * share, k, better),
+        )
