@@ -260,7 +260,25 @@ def test_the_recipe_for_photographs_needs_no_further_word(name, words, tmp_path,
     assert cfg["trainer"]["batch_size"] > samples
     assert f"starts from a linear probe on {samples} samples" in caplog.text
     assert "temperature 4" in caplog.text
+    line = f"{samples} training samples with {labels}.0 labels on average, 6 test samples, "
+    assert f"{line}{classes:,} classes" in caplog.text
+    assert (" of them without a training sample" in caplog.text) == (name == "many classes")
     assert "test_resnet after layer3 from a linear probe (RankingLoss)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("classes", "answer"),
+    [(2, r"trainer.ks=\[3, 5\] asks for more labels than the 2"), (1, "has one class, 'cat'")],
+)
+def test_too_few_classes_are_refused_before_maps_are_stored(classes, answer, words, tmp_path):
+    rows = [["image", "labels"], ["00.jpg", "cat"], ["01.jpg", ["cat", "dog"][classes - 1]]]
+    with (tmp_path / "data" / "photos" / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    kept = [word for word in words if word.startswith(("model", "map_dir"))]
+    photos = f"dataset.root={tmp_path / 'data' / 'photos'}"
+    with pytest.raises(ValueError, match=answer):
+        train("dataset=csv", *kept, photos, "dataset.test_fraction=0.5", folder=tmp_path / "run")
+    assert not (tmp_path / "maps").exists()
 
 
 def test_random_weights_are_not_probed(words, tmp_path, caplog):
