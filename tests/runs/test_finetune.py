@@ -136,17 +136,24 @@ def test_a_damaged_probe_is_trained_again(damage, words, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("counts", "classes", "k"),
-    [([1] * 39 + [9], 20, 3), ([1] * 18 + [5, 9], 20, 9), ([4] * 5, 4, 3), ([8] * 9, 20, 8)],
+    ("counts", "classes", "k", "probed"),
+    [
+        *(([1] * 39 + [9], 20, 3, 3), ([2] * 18 + [3, 3], 20, 6, 3), ([4] * 5, 4, 3, 3)),
+        *(([8] * 9, 20, 10, 8), ([8] * 9, 40, 16, 8), ([1] * 9, 4, 3, 3), ([6] * 9, 8, 6, 6)),
+    ],
 )
-def test_k_follows_the_label_counts(counts, classes, k):
+def test_k_follows_the_label_counts(counts, classes, k, probed):
     targets = (np.arange(classes) < np.array(counts)[:, None]).astype(np.uint8)
     trainer = {"epochs": 4}
     for stored in (targets, csr_array(targets)):
         losses = {"loss": {"k": "auto"}, "warmup": {"k": "auto"}, "probe": {"k": 1}}
         cfg = OmegaConf.create({**losses, "trainer": trainer})
         settle_to_labels(cfg, stored)
-        assert (cfg.loss.k, cfg.warmup.k, cfg.probe.k, cfg.trainer.epochs) == (k, k, 1, 4)
+        assert (cfg.loss.k, cfg.warmup.k) == (probed, probed)
+        assert (cfg.probe.k, cfg.trainer.epochs) == (1, 4)
+        cfg = OmegaConf.create({"loss": {"k": "auto"}, "trainer": trainer})
+        settle_to_labels(cfg, stored)
+        assert cfg.loss.k == k
     named = OmegaConf.create({"loss": {"k": 7}, "warmup": {}, "trainer": trainer})
     settle_to_labels(named, targets)
     assert named.loss.k == 7

@@ -99,23 +99,35 @@ def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
     """
     for name in LOSSES:
         if name in cfg and cfg[name].get("k") == "auto":
-            cfg[name].k = fitting_k(targets)
+            cfg[name].k = fitting_k(cfg, targets)
     samples = targets.shape[0]
     if cfg.trainer.epochs == "auto":
         cfg.trainer.epochs = min(max(FEWEST_EPOCHS, round(VIEWS / samples)), MOST_EPOCHS)
 
 
-def fitting_k(targets: Any) -> int:
+def fitting_k(cfg: DictConfig, targets: Any) -> int:
     """Return the K that ``auto`` stands for.
 
-    It is the 95 % quantile of the number of labels per sample, at least 3, as far as the classes
+    A relevant label on top is pulled up by its K pairs and pushed down by one for each other
+    relevant label. So K is twice the number of labels that 95 % of the samples do not exceed, at
+    most half the number of classes. After a linear probe it is this number itself: more did not
+    clearly help there (docs/training.md). K is never below it nor below 3, as far as the classes
     allow: K + 1 may not exceed their number.
 
     Args:
+        cfg: the whole configuration.
         targets: observed labels of the training set, ``[N, C]``, dense or sparse.
+
+    >>> for cfg in (OmegaConf.create({}), OmegaConf.create({"probe": {}})):
+    ...     rows = [np.arange(20) < np.full((9, 1), labels) for labels in (1, 3, 6, 12, 20)]
+    ...     print([fitting_k(cfg, targets) for targets in rows])
+    [3, 6, 10, 12, 19]
+    [3, 3, 6, 12, 19]
     """
-    wanted = max(3, int(np.quantile(label_counts(targets), 0.95, method="higher")))
-    return max(1, min(wanted, targets.shape[1] - 1))
+    usual = int(np.quantile(label_counts(targets), 0.95, method="higher"))
+    classes = targets.shape[1]
+    wanted = max(3, usual, 0 if "probe" in cfg else min(2 * usual, classes // 2))
+    return max(1, min(wanted, classes - 1))
 
 
 def label_counts(targets: Any) -> np.ndarray:
@@ -134,7 +146,7 @@ def warn_of_small_k(cfg: DictConfig, targets: Any) -> None:
     """
     if not cfg.loss._target_.endswith(".TKPR"):
         return
-    k, better = cfg.loss.k, fitting_k(targets)
+    k, better = cfg.loss.k, fitting_k(cfg, targets)
     share = np.mean(label_counts(targets) > k)
     if share > 0.5 and better > k:
         log.warning(
