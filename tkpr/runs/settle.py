@@ -110,8 +110,8 @@ def fitting_k(cfg: DictConfig, targets: Any) -> int:
 
     A relevant label on top is pulled up by its K pairs and pushed down by one for each other
     relevant label. So K is twice the number of labels that 95 % of the samples do not exceed, at
-    most half the number of classes. After a linear probe it is this number itself: more did not
-    clearly help there (docs/training.md). K is never below it nor below 3, as far as the classes
+    most half the number of classes. After a linear probe it is this number itself: too few
+    runs speak for more (docs/training.md). K is never below it nor below 3, as far as the classes
     allow: K + 1 may not exceed their number.
 
     Args:
