@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -13,12 +14,12 @@ from safetensors.torch import save_file
 from scipy.sparse import csr_array
 
 from tests.data.miniature import draw, make_csv
-from tests.short_runs import compose, train
+from tests.short_runs import SMALL, compose, train
 from tests.training.test_train import assert_equal, stop_after
 from tkpr.losses import TKPR
 from tkpr.runs.run import build_data
 from tkpr.runs.saved_model import load_model
-from tkpr.runs.settle import settle, settle_to_labels
+from tkpr.runs.settle import settle, settle_to_labels, warn_of_small_k
 from tkpr.training import state as checkpoint
 from tkpr.training.predict import fabric_on, predict
 
@@ -135,20 +136,64 @@ def test_a_damaged_probe_is_trained_again(damage, words, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("counts", "classes", "k"),
-    [([1] * 39 + [9], 20, 3), ([1] * 18 + [5, 9], 20, 9), ([4] * 5, 4, 3), ([8] * 9, 20, 8)],
+    ("counts", "classes", "k", "probed"),
+    [
+        *(([1] * 39 + [9], 20, 3, 3), ([2] * 18 + [3, 3], 20, 6, 3), ([4] * 5, 4, 3, 3)),
+        *(([8] * 9, 20, 10, 8), ([8] * 9, 40, 16, 8), ([1] * 9, 4, 3, 3), ([6] * 9, 8, 6, 6)),
+    ],
 )
-def test_k_follows_the_label_counts(counts, classes, k):
+def test_k_follows_the_label_counts(counts, classes, k, probed):
     targets = (np.arange(classes) < np.array(counts)[:, None]).astype(np.uint8)
     trainer = {"epochs": 4}
     for stored in (targets, csr_array(targets)):
         losses = {"loss": {"k": "auto"}, "warmup": {"k": "auto"}, "probe": {"k": 1}}
         cfg = OmegaConf.create({**losses, "trainer": trainer})
         settle_to_labels(cfg, stored)
-        assert (cfg.loss.k, cfg.warmup.k, cfg.probe.k, cfg.trainer.epochs) == (k, k, 1, 4)
+        assert (cfg.loss.k, cfg.warmup.k) == (probed, probed)
+        assert (cfg.probe.k, cfg.trainer.epochs) == (1, 4)
+        cfg = OmegaConf.create({"loss": {"k": "auto"}, "trainer": trainer})
+        settle_to_labels(cfg, stored)
+        assert cfg.loss.k == k
     named = OmegaConf.create({"loss": {"k": 7}, "warmup": {}, "trainer": trainer})
     settle_to_labels(named, targets)
     assert named.loss.k == 7
+
+
+# labels of each sample, loss, K: what the warning says
+SMALL_KS = {
+    "most have more": (
+        [2, 6, 6, 7],
+        "tkpr_a2",
+        5,
+        "75 % of the .* than 5 labels; .*k=auto (here 7)",
+    ),
+    "half have more": ([5, 5, 6, 6], "tkpr_a2", 5, None),
+    "few have more": ([5, 5, 5, 6], "tkpr_a2", 5, None),
+    "K is auto": ([6, 6, 7, 8], "tkpr_a1", "auto", None),
+    "no larger K is possible": ([10, 10, 10, 10], "tkpr_a2", 9, None),
+    "another loss": ([8, 8, 8, 8], "bce", None, None),
+}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", SMALL_KS)
+def test_k_below_the_usual_number_of_labels_is_warned_of(name, sparse, caplog, tmp_path):
+    counts, loss, k, wanted = SMALL_KS[name]
+    targets = (np.arange(10) < np.array(counts)[:, None]).astype(np.uint8)
+    targets = csr_array(targets) if sparse else targets
+    cfg = compose(f"loss={loss}", *([f"loss.k={k}"] if k else []), folder=tmp_path)
+    settle_to_labels(cfg, targets)
+    warn_of_small_k(cfg, targets)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == bool(wanted)
+    assert not wanted or re.search(wanted.replace("(", r"\(").replace(")", r"\)"), warnings[0])
+
+
+def test_a_run_warns_of_a_small_k_before_it_trains(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, logger="tkpr"):
+        train(*SMALL, "loss.k=1", "trainer.epochs=2", folder=tmp_path / "run")
+    assert re.search(r"loss\.k=1 is too small.* \d+ % of the training samples", caplog.text)
+    assert caplog.text.index("is too small") < caplog.text.index("epoch 1")
 
 
 def test_more_images_take_fewer_epochs():
@@ -222,7 +267,25 @@ def test_the_recipe_for_photographs_needs_no_further_word(name, words, tmp_path,
     assert cfg["trainer"]["batch_size"] > samples
     assert f"starts from a linear probe on {samples} samples" in caplog.text
     assert "temperature 4" in caplog.text
+    line = f"{samples} training samples with {labels}.0 labels on average, 6 test samples, "
+    assert f"{line}{classes:,} classes" in caplog.text
+    assert (" of them without a training sample" in caplog.text) == (name == "many classes")
     assert "test_resnet after layer3 from a linear probe (RankingLoss)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("classes", "answer"),
+    [(2, r"trainer.ks=\[3, 5\] asks for more labels than the 2"), (1, "has one class, 'cat'")],
+)
+def test_too_few_classes_are_refused_before_maps_are_stored(classes, answer, words, tmp_path):
+    rows = [["image", "labels"], ["00.jpg", "cat"], ["01.jpg", ["cat", "dog"][classes - 1]]]
+    with (tmp_path / "data" / "photos" / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    kept = [word for word in words if word.startswith(("model", "map_dir"))]
+    photos = f"dataset.root={tmp_path / 'data' / 'photos'}"
+    with pytest.raises(ValueError, match=answer):
+        train("dataset=csv", *kept, photos, "dataset.test_fraction=0.5", folder=tmp_path / "run")
+    assert not (tmp_path / "maps").exists()
 
 
 def test_random_weights_are_not_probed(words, tmp_path, caplog):

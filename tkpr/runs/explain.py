@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from tkpr.config import build, build_dataset, flat
+from tkpr.data.assemble import TrainingData
 from tkpr.runs.compose import compose, own_hydra, resolve_words
 from tkpr.runs.settle import is_pretrained, left_to_labels, settle, settle_to_labels
 
@@ -111,6 +113,22 @@ def summary(cfg: DictConfig) -> str:
             + (f" at {cfg.transform.size} px" if "size" in cfg.transform else ""),
             f"data {_name(cfg.dataset)}, labels {_name(cfg.labels)}, seed {cfg.seed}",
         ]
+    )
+
+
+def data_summary(data: TrainingData) -> str:
+    """Describe the data of a run in one line: samples, labels, classes.
+
+    Args:
+        data: what the run learns from and is tested on.
+    """
+    counts = data.counts
+    images, labels = int(counts["train_images"]), int(counts["train_labels"])
+    unseen = int((np.asarray(data.train_targets.sum(axis=0)) == 0).sum())
+    return (
+        f"{images:,} training samples with {labels / images:.1f} labels on average, "
+        f"{counts['test_images']:,} test samples, {counts['classes']:,} classes"
+        + (f", {unseen:,} of them without a training sample" if unseen else "")
     )
 
 

@@ -35,13 +35,24 @@ from tkpr.data.maps import MapDataset
 from tkpr.data.sparse import has_lists
 from tkpr.metrics import count_empty
 from tkpr.runs.compose import typed
-from tkpr.runs.explain import summary
+from tkpr.runs.explain import data_summary, summary
 from tkpr.runs.folder import InUse, check_data, claim, log_to
 from tkpr.runs.maps import is_cut, stored_maps
 from tkpr.runs.probe import start_from_probe
 from tkpr.runs.saved_model import TrainedModel, save_model
-from tkpr.runs.settle import is_pretrained, left_to_labels, settle, settle_to_labels
-from tkpr.training.checks import check_against_data, check_model, check_settings
+from tkpr.runs.settle import (
+    is_pretrained,
+    left_to_labels,
+    settle,
+    settle_to_labels,
+    warn_of_small_k,
+)
+from tkpr.training.checks import (
+    check_against_data,
+    check_classes,
+    check_model,
+    check_settings,
+)
 from tkpr.training.loader import explain_dead_worker
 from tkpr.training.preemption import stop_on_signals
 from tkpr.training.seeding import seed_everything
@@ -87,6 +98,7 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         if fabric.world_size > 1 and fabric.is_global_zero:
             log.info("%d processes share the work", fabric.world_size)
         loaded = loaded or load_data(cfg)
+        check_classes(loaded.class_names, list(cfg.trainer.ks))
         if left_to_labels(cfg):
             settle_to_labels(cfg, build(cfg.labels)(loaded.train).targets)
             check_settings(cfg)
@@ -94,6 +106,8 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         seed_everything(cfg.seed)
         own = folder if fabric.is_global_zero else None
         data = build_data(cfg, own, data=loaded, maps=True)
+        log.info(data_summary(data))
+        warn_of_small_k(cfg, data.train_targets)
         if has_lists(data.test):
             log.info("labels are lists: no measure that needs the whole ranking, only those @K")
         if unknown := data.counts.get("test_unknown"):

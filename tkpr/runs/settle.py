@@ -1,5 +1,6 @@
 """Settings that the configuration leaves open: filled in from the network, machine and labels."""
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from tkpr.models.preprocessing import preprocessing, timm_name
 from tkpr.models.tail import tail_cut
+
+log = logging.getLogger(__name__)
 
 LOSSES = ("loss", "warmup", "probe")
 # an image is seen this often, at least and at most, where trainer.epochs is auto
@@ -83,9 +86,6 @@ def left_to_labels(cfg: DictConfig) -> bool:
 def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
     """Fill in, in place, what is ``auto`` and depends on the labels: K of the losses, epochs.
 
-    K is the 95 % quantile of the number of labels per sample, at least 3, as far as the classes
-    allow: K + 1 may not exceed their number.
-
     Args:
         cfg: the whole configuration.
         targets: observed labels of the training set, ``[N, C]``, dense or sparse.
@@ -97,11 +97,60 @@ def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
     >>> cfg.loss.k, cfg.trainer.epochs
     (7, 5)
     """
-    samples, classes = targets.shape
-    counts = np.asarray(targets.sum(axis=1)).ravel()
-    wanted = max(3, int(np.quantile(counts, 0.95, method="higher")))
     for name in LOSSES:
         if name in cfg and cfg[name].get("k") == "auto":
-            cfg[name].k = max(1, min(wanted, classes - 1))
+            cfg[name].k = fitting_k(cfg, targets)
+    samples = targets.shape[0]
     if cfg.trainer.epochs == "auto":
         cfg.trainer.epochs = min(max(FEWEST_EPOCHS, round(VIEWS / samples)), MOST_EPOCHS)
+
+
+def fitting_k(cfg: DictConfig, targets: Any) -> int:
+    """Return the K that ``auto`` stands for.
+
+    A relevant label on top is pulled up by its K pairs and pushed down by one for each other
+    relevant label. So K is twice the number of labels that 95 % of the samples do not exceed, at
+    most half the number of classes. After a linear probe it is this number itself: too few
+    runs speak for more (docs/training.md). K is never below it nor below 3, as far as the classes
+    allow: K + 1 may not exceed their number.
+
+    Args:
+        cfg: the whole configuration.
+        targets: observed labels of the training set, ``[N, C]``, dense or sparse.
+
+    >>> for cfg in (OmegaConf.create({}), OmegaConf.create({"probe": {}})):
+    ...     rows = [np.arange(20) < np.full((9, 1), labels) for labels in (1, 3, 6, 12, 20)]
+    ...     print([fitting_k(cfg, targets) for targets in rows])
+    [3, 6, 10, 12, 19]
+    [3, 3, 6, 12, 19]
+    """
+    usual = int(np.quantile(label_counts(targets), 0.95, method="higher"))
+    classes = targets.shape[1]
+    wanted = max(3, usual, 0 if "probe" in cfg else min(2 * usual, classes // 2))
+    return max(1, min(wanted, classes - 1))
+
+
+def label_counts(targets: Any) -> np.ndarray:
+    """Return the number of labels of each sample, ``[N]``; targets may be sparse."""
+    return np.asarray(targets.sum(axis=1)).ravel()
+
+
+def warn_of_small_k(cfg: DictConfig, targets: Any) -> None:
+    """Warn where TKPR looks at fewer places than most samples have labels.
+
+    Relevant labels then push each other out of the top K, and the loss learns little.
+
+    Args:
+        cfg: the whole configuration, settled.
+        targets: observed labels of the training set, ``[N, C]``, dense or sparse.
+    """
+    if not cfg.loss._target_.endswith(".TKPR"):
+        return
+    k, better = cfg.loss.k, fitting_k(cfg, targets)
+    share = np.mean(label_counts(targets) > k)
+    if share > 0.5 and better > k:
+        log.warning(
+            "loss.k=%d is too small for these labels, TKPR will be weak: %.0f %% of the training "
+            "samples have more than %d labels; set loss.k=auto (here %d) or a larger number",
+            *(k, 100 * share, k, better),
+        )

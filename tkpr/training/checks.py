@@ -170,15 +170,28 @@ def check_measured(monitor: str, *, sparse: bool) -> None:
         )
 
 
+def check_classes(class_names: list[str], ks: list[int]) -> None:
+    """Refuse too few classes, before anything is computed for them.
+
+    >>> check_classes(["cat", "dog"], [3, 5])
+    Traceback (most recent call last):
+    ValueError: trainer.ks=[3, 5] asks for more labels than the 2 of the data set: set for instance
+    'trainer.ks=[1,2]' trainer.monitor=mAP@1
+    """
+    classes = len(class_names)
+    if classes < 2:
+        raise ValueError(f"the data set has one class, {class_names[0]!r}: ranking needs two")
+    if max(ks) > classes:
+        raise ValueError(
+            f"trainer.ks={ks} asks for more labels than the {classes} of the data set: "
+            f"set for instance 'trainer.ks=[1,{classes}]' trainer.monitor=mAP@1"
+        )
+
+
 def check_against_data(trainer: "Trainer") -> None:
     """Refuse settings that do not fit the data now, not after the first epoch or the warm-up."""
     settings, data, fabric = trainer.settings, trainer.data, trainer.fabric
     classes = len(data.class_names)
-    if max(settings.ks) > classes:
-        raise ValueError(
-            f"trainer.ks={settings.ks} asks for more labels than the {classes} of the data set: "
-            f"set for instance 'trainer.ks=[1,{classes}]' trainer.monitor=mAP@1"
-        )
     check_measured(settings.monitor, sparse=has_lists(data.test))
     targets: Any = data.train_targets[:1]
     first = torch.zeros(1, dtype=torch.long)
