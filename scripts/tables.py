@@ -1,7 +1,8 @@
-"""Collect finished runs into a table of the paper, as Markdown, LaTeX, HTML and CSV.
+"""Collect finished runs into a table, of the paper or another, as Markdown, LaTeX, HTML and CSV.
 
 python scripts/tables.py voc2012_mlml_ranking_resnet50 --budget features --paper
 python scripts/tables.py all --runs runs --output tables
+python scripts/tables.py beyond_voc2012_mlml --budget features
 python scripts/tables.py coco_mlc_sota_swin --dry-run seed=0,1,2
 """
 
@@ -24,7 +25,7 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument(
         "table",
-        help="one of the ten tables (see configs/experiment), or all; --dry-run: any experiment",
+        help="a table of configs/experiment, or all of the paper's; --dry-run: any experiment",
     )
     parser.add_argument("--budget", default="paper", help="a file of configs/budget (paper)")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
@@ -40,12 +41,15 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
 
     from tkpr.reporting.paper_numbers import table_names
-    from tkpr.runs.plan import find_budget
+    from tkpr.runs.plan import find_budget, tables
 
     budget = find_budget(ROOT / "configs", arguments.budget)
     names = table_names() if arguments.table == "all" else [arguments.table]
-    if not arguments.dry_run and names[0] not in table_names():
-        raise ValueError(f"no table {names[0]!r}: choose all or one of {', '.join(table_names())}")
+    known = tables(ROOT / "configs")
+    if not arguments.dry_run and names[0] not in known:
+        raise ValueError(f"no table {names[0]!r}: choose all or one of {', '.join(known)}")
+    if arguments.paper and names[0] not in table_names():
+        raise ValueError(f"{names[0]} is not in the paper: leave out --paper")
     for name in names:
         if arguments.dry_run:
             list_runs(name, arguments)

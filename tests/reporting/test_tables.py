@@ -310,7 +310,30 @@ def test_ccd_needs_feature_maps(tmp_path, monkeypatch, capsys):
     assert "Missing, not run yet: ASL, DB-Loss, CCD, Hill" in " ".join(paper.notes)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_table_that_is_not_in_the_paper(sparse, tmp_path):
+    """Its rows are the ones that were run; label lists leave no ranking to compare."""
+    name = "xmc_bibtex" if sparse else "beyond_coco_mlml"
+    for row, skill in {"GR": 2, "TKPR_a2": 1}.items():
+        write_run(tmp_path, row, table=name, budget="paper", skill=skill)
+    runs = load_runs(tmp_path)
+    if sparse:
+        for run in runs:
+            del run.metrics["ranking_loss"]
+    table = tables.collect(runs, name, BUDGETS["paper"])
+    assert list(table.rows) == ["GR", "TKPR_a2"]
+    assert ("ranking_loss" in table.mean.columns) != sparse
+    notes = " ".join(table.notes)
+    assert ("paired bootstrap" in notes, "kept the best labels" in notes) == (not sparse, sparse)
+    assert "the paper's scale" not in notes
+    lines = read_markdown(formats.to_markdown(table))
+    assert [line["method"] for line in lines] == ["GR", "TKPR_a2"]
+    assert "GR,mean" in formats.to_csv(table)
+
+
 def test_script_names_the_tables(monkeypatch, capsys):
+    with pytest.raises(SystemExit, match="xmc_bibtex is not in the paper: leave out --paper"):
+        script(monkeypatch, capsys, "xmc_bibtex", "--paper")
     with pytest.raises(SystemExit, match="no table 'voc'"):
         script(monkeypatch, capsys, "voc")
     with pytest.raises(SystemExit, match=r"no experiment 'voc': choose one of .*sensitivity"):

@@ -28,11 +28,13 @@ def table_names() -> list[str]:
 def paper_table(name: str) -> pd.DataFrame:
     """The paper's numbers of a table: a line per method, a column per measure, NaN if not printed.
 
+    A table that the paper does not have, such as ``beyond_coco_mlml``, has no line.
+
     >>> paper_table("coco_mlc_ranking_resnet101").loc["TKPR_a2", "mAP@3"]
     np.float64(0.752)
     """
     if name not in table_names():
-        raise ValueError(f"no table {name!r}: choose one of {', '.join(table_names())}")
+        return pd.DataFrame(columns=measure_names(scopes=["image"]))
     with (PAPER / f"{name}.csv").open() as file:
         printed = pd.read_csv(file, index_col="method")
     return printed.reindex(columns=measure_names(scopes=["image"]))
@@ -44,6 +46,8 @@ def paper_digits(name: str) -> dict[str, int]:
     >>> paper_digits("coco_mlc_ranking_resnet101")["ranking_loss"]
     3
     """
+    if name not in table_names():
+        return {}
     with (PAPER / f"{name}.csv").open() as file:
         printed = pd.read_csv(file, index_col="method", dtype=str)
     return {m: int(printed[m].str.partition(".")[2].str.len().max()) for m in printed.columns}

@@ -1,4 +1,4 @@
-"""A table of the paper from finished runs: rows, means, marks of significance, notes."""
+"""A table from finished runs: rows, means, marks of significance, notes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tkpr.metrics import find_measure, lower_is_better, per_image
-from tkpr.reporting.paper_numbers import oddities, paper_digits, paper_table
+from tkpr.reporting.paper_numbers import oddities, paper_digits, paper_table, table_names
 from tkpr.reporting.rows import (
     Run,
     averages,
@@ -32,7 +32,7 @@ class Table:
     """What a table shows.
 
     Attributes:
-        name: the paper's table.
+        name: a table of the paper, or one of other experiments.
         budget: the scale of its runs.
         rows: the runs of each row, none for one that is missing.
         mean: over the seeds, a line per row.
@@ -55,15 +55,18 @@ def collect(runs: Sequence[Run], name: str, budget: Budget, *, significance: boo
 
     Args:
         runs: all runs that there are; those of other tables are left out.
-        name: the paper's table.
+        name: a table of the paper, or one of other experiments.
         budget: the scale of the runs.
         significance: whether to compare TKPR with the best competitor, image by image.
     """
-    paper = paper_table(name)
-    rows = group_rows(of_table(runs, name, budget.name), list(paper.index))
-    mean, std = averages(rows), deviations(rows)
+    runs = of_table(runs, name, budget.name)
+    rows = group_rows(runs, list(paper_table(name).index))
+    measures = None if name in table_names() or not runs else per_image_measures(runs[0])
+    mean, std = averages(rows, measures), deviations(rows, measures)
     marks = pd.DataFrame("", index=mean.index, columns=mean.columns)
-    notes = [f"Budget {budget.name}{': ' * bool(budget.about)}{budget.about}."]
+    notes = []
+    if name in table_names() or budget.name != "paper":  # others have no scale of the paper's
+        notes.append(f"Budget {budget.name}{': ' * bool(budget.about)}{budget.about}.")
     cannot = budget.unsupported_rows
     notes += [f"{row} {why}: not at this budget." for row, why in cannot.items() if row in rows]
     if missing := [row for row, group in rows.items() if not group and row not in cannot]:
@@ -74,7 +77,9 @@ def collect(runs: Sequence[Run], name: str, budget: Budget, *, significance: boo
     notes.append(
         "Best: red, bold. Runner-up: blue, italic. Best competitor on each measure: underlined."
     )
-    if significance and any(is_ours(row) and group for row, group in rows.items()):
+    if significance and measures and "ranking_loss" not in measures:
+        notes.append("Not compared sample by sample: the runs kept the best labels of each only.")
+    elif significance and any(is_ours(row) and group for row, group in rows.items()):
         marks, compared = significance_marks(rows, mean)
         notes.append(
             f"{BETTER} TKPR is better, {WORSE} worse than the best competitor by a paired "
@@ -83,6 +88,11 @@ def collect(runs: Sequence[Run], name: str, budget: Budget, *, significance: boo
         )
     notes += [f"About the paper's numbers: {note}" for note in oddities(name)]
     return Table(name, budget, rows, mean, std, marks, notes)
+
+
+def per_image_measures(run: Run) -> list[str]:
+    """The measures of a run that are means over images, with the K that it was tested at."""
+    return [name for name in run.metrics if find_measure(name)[0].scope == "image"]
 
 
 def _count(counts: dict[str, int]) -> str:

@@ -72,6 +72,22 @@ def find_budget(configs: Path, name: str) -> Budget:
     return budgets[name]
 
 
+def tables(configs: Path) -> list[str]:
+    """The experiments that are tables: those of the paper and others, but no sweeps or searches.
+
+    Args:
+        configs: the folder of the configuration.
+    """
+    files = sorted((configs / "experiment").glob("*.yaml"))
+    found = {file.stem: OmegaConf.load(file) for file in files}
+    return [
+        name
+        for name, experiment in found.items()
+        if OmegaConf.select(experiment, "table") == name
+        and not OmegaConf.select(experiment, "hydra.sweeper.params")
+    ]
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """A row that a table asks for.
