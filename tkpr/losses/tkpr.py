@@ -179,6 +179,7 @@ class _TopPairs(torch.autograd.Function):
     """
 
     @staticmethod
+    @np.errstate(invalid="ignore", over="ignore")  # silent, as torch is: the trainer checks
     def forward(ctx: Any, logits: Tensor, labels: Relevant, loss: TKPR) -> Tensor:
         """Return the loss of the logits for the relevant labels."""
         entries, rows, counts = (part.numpy() for part in labels)
@@ -195,6 +196,7 @@ class _TopPairs(torch.autograd.Function):
         return OVER_TOP[loss.surrogate].of_gaps(gaps).view(-1).dot(torch.from_numpy(weights))
 
     @staticmethod
+    @np.errstate(invalid="ignore", over="ignore")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient at the logits."""
         (logits, matrix), loss, labels = ctx.saved_tensors, ctx.loss, ctx.labels
