@@ -11,6 +11,7 @@ python scripts/analyse.py coco_mlc_ranking_resnet101 --budget features --measure
 python scripts/analyse.py voc2012_mlml_decay --budget features --by optimizer.weight_decay
 """
 
+import itertools
 from pathlib import Path
 
 from tkpr.runs.script import Parser, output_folder, script
@@ -29,6 +30,8 @@ def main() -> None:
     parser.add_argument("--by", nargs="+", help="list a sweep by these settings")
     parser.add_argument("--output", type=output_folder, default="tables", help="where to write")
     arguments = parser.parse_args()
+    if not 0 < arguments.best <= 1:
+        raise ValueError(f"--best must be above 0 and at most 1; got {arguments.best:g}")
 
     import pandas as pd
 
@@ -54,6 +57,9 @@ def main() -> None:
             f"{arguments.runs}: first python scripts/tune.py {arguments.table} "
             f"--budget {arguments.budget}"
         )
+    for run, measure in itertools.product(runs, arguments.measures):
+        if measure not in run.metrics:
+            raise ValueError(f"{run.folder} has no {measure}: name another with --measures")
     tables = {}
     if arguments.by:
         parts = [
@@ -69,6 +75,8 @@ def main() -> None:
             counts = {"rows": found.rows, "searched": found.searched}
             lines.append({"measure": measure, **shares, **counts})
         tables["search"] = searches(runs, arguments.measures[0])
+        minutes = tables["search"]["seconds"].sum() / 60
+        print(f"{len(runs)} runs of {minutes:.0f} minutes in all\n")
         tables["variance"] = pd.DataFrame(lines)
         tables["epoch_choice"] = epoch_choice(runs, arguments.measures)
     for kind, table in tables.items():

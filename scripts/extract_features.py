@@ -31,6 +31,7 @@ def extract(cfg: Any) -> None:
     """Run every image, without augmentation, through the network without its classifier."""
     import numpy as np
     import torch
+    from tqdm import tqdm
 
     from tkpr.config import build, build_dataset, model_facts
     from tkpr.data.assemble import assemble
@@ -57,12 +58,18 @@ def extract(cfg: Any) -> None:
     facts = model_facts((3, recipe.size, recipe.size), 0)
     model = build(cfg.model, facts=facts).eval().to(memory_format=torch.channels_last)
     parts, fabric = (ready.train, ready.test), fabric_on(cfg.device, cfg.trainer.precision)
-    features = [
-        predict(
-            model, part, ready.finish, fabric, batch_size=cfg.batch_size, channels_last=True
-        ).numpy()
-        for part in parts
-    ]
+    batches = sum(-(-len(part) // cfg.batch_size) for part in parts)
+    with tqdm(total=batches, unit=" batches", disable=None) as bar:
+        features = [
+            predict(
+                *(model, part, ready.finish, fabric),
+                batch_size=cfg.batch_size,
+                num_workers=cfg.trainer.num_workers,
+                channels_last=True,
+                after_batch=bar.update,
+            ).numpy()
+            for part in parts
+        ]
     save_features(
         cfg.output,
         np.concatenate(features),

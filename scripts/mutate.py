@@ -3,14 +3,18 @@
 python scripts/mutate.py tkpr/ranking.py --tests tests/test_ranking.py tests/test_metrics.py
 python scripts/mutate.py tkpr/losses/tkpr.py --tests tests/losses/test_tkpr.py --sample 40
 
-A mutant is killed if a test or a doctest of the module fails, or needs more than --timeout seconds
-of processor time; it is undecided, and not counted, if the machine has no time for it. Each mutant
-is tested in a process of its own. A change inside a function is tested by the tests that call it,
-the fastest first; the tests are collected once, and the function is replaced in the forked process.
-Any other change is tested by importing the mutant.
+A mutant is killed if a test or a doctest of the module fails. It has timed out if its tests need
+more than --timeout seconds of processor time: an endless loop is as good as killed, tests that are
+slow by themselves say nothing, so these are counted apart. It is undecided, and not counted, if the
+machine has no time for it. The last line holds module, mutants, tested, killed, timed out.
+
+Each mutant is tested in a process of its own. A change inside a function is tested by the tests
+that call it, the fastest first; the tests are collected once, and the function is replaced in the
+forked process. Any other change is tested by importing the mutant.
 """
 
 import ast
+import contextlib
 import gc
 import importlib.abc
 import importlib.machinery
@@ -21,6 +25,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -28,15 +33,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tkpr.runs.script import Parser, script
 
 if TYPE_CHECKING:
     import pytest
 
+T = TypeVar("T")
 Mutant = tuple[int, str, CodeType]  # line, description, code
 FORK = multiprocessing.get_context("fork")
+TIMED_OUT = "time"  # what ends a process that needs too much of it
 # --assert=plain: rewriting would load the module itself instead of the mutant
 PYTEST = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider"]
 SWAPS: dict[type, type] = {
@@ -127,8 +134,27 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self.code, module.__dict__)
 
 
+def end_on_sigterm() -> None:
+    """Leave by an exception, so that the processes started from here are ended first."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+@contextlib.contextmanager
+def beside(task: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    """Run a task in a process of its own that does not outlive the block."""
+    child = FORK.Process(target=task, args=arguments)
+    child.start()
+    try:
+        yield
+    finally:
+        child.terminate()
+        child.join()
+
+
 def in_child(task: Callable[..., Any], *arguments: Any, timeout: float, wall: float) -> Any:
     """Return what a task returns in a process of its own, how it died, or None if it is unknown.
+
+    The process leads a group, which ends with it: the processes that a test has started.
 
     Args:
         task: its first argument is a function that ends the process with a result.
@@ -143,11 +169,17 @@ def in_child(task: Callable[..., Any], *arguments: Any, timeout: float, wall: fl
         os._exit(0)
 
     def run() -> None:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CPU, (int(timeout), int(timeout) + 1))
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-        end(task(end, *arguments))
+        try:
+            result = task(end, *arguments)
+        except BaseException as error:  # a KeyboardInterrupt, for instance, ends the tests as well
+            result = f"{type(error).__name__} outside of a test"
+        end(result)
 
     child = FORK.Process(target=run)
     child.start()
@@ -156,8 +188,12 @@ def in_child(task: Callable[..., Any], *arguments: Any, timeout: float, wall: fl
         return ours.recv() if ours.poll(wall) else None
     except EOFError:
         child.join(wall)
-        return f"signal {-child.exitcode}" if child.exitcode else None
+        if child.exitcode == -signal.SIGXCPU:
+            return TIMED_OUT
+        return f"exit code {child.exitcode}" if child.exitcode else None
     finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(cast(int, child.pid), signal.SIGKILL)
         child.kill()
         child.join()
 
@@ -205,7 +241,7 @@ class Session:
         codes: of its mutants.
         timeout: seconds of processor time for a mutant.
         results: for each mutant whether its change is inside a function and, if it is, the name of
-            the test that kills it, "" if it survives, None if time was too short.
+            the test that kills it, TIMED_OUT, "" if it survives, None if it is undecided.
     """
 
     def __init__(self, path: Path, codes: list[CodeType], timeout: float, results: Any) -> None:
@@ -266,7 +302,7 @@ class Session:
             if frame.f_code.co_filename == self.path:
                 seen.add(self.places[place(frame.f_code)])
 
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in with_next(items):
             seen.clear()
             start = time.process_time()
             sys.settrace(note)
@@ -286,9 +322,18 @@ class Session:
         self.end = end
         for one in functions:
             one.__code__ = after[self.places[place(one.__code__)]]
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in with_next(items):  # none: no test calls the function
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         return ""
+
+
+def with_next(items: list[T]) -> Iterator[tuple[T, T | None]]:
+    """Yield each item and the one after it, None after the last.
+
+    >>> list(with_next([1, 2])), list(with_next([]))
+    ([(1, 2), (2, None)], [])
+    """
+    return zip(items, [*items[1:], None], strict=False)
 
 
 def place(code: CodeType) -> tuple[str, int, bytes]:
@@ -314,7 +359,7 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", default=[], help="test files, fastest first")
     parser.add_argument("--sample", type=int, help="the number of mutants to draw; default all")
     parser.add_argument("--lines", type=int, nargs="+", help="only mutants of these lines")
-    parser.add_argument("--timeout", type=float, default=60, help="seconds; later means killed")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds of processor time")
     arguments = parser.parse_args()
     for name in [name for name in sys.modules if name.partition(".")[0] == "tkpr"]:
         del sys.modules[name]  # the children import it anew
@@ -330,22 +375,36 @@ def main() -> None:
         drawn = random.Random(0).sample(drawn, min(arguments.sample, len(drawn)))
     ours, theirs = FORK.Pipe(duplex=False)
     session = Session(path, [code for _, _, code in drawn], timeout, theirs)
-    child = FORK.Process(target=run_session, args=(session, [str(path), *tests]))
-    child.start()
-    theirs.close()
-    killed, undecided = 0, 0
-    for line, text, code in drawn:
-        inside, killer = ours.recv()
-        if not inside:
-            limits = {"timeout": 5 * timeout, "wall": 30 * timeout}
-            killer = in_child(imported, path, code, tests, **limits)
-        elif killer and killer.startswith("the tests fail"):
-            raise ValueError(killer)
-        killed, undecided = killed + bool(killer), undecided + (killer is None)
-        outcome = f"killed by {killer}" if killer else "undecided" if killer is None else "survived"
-        print(f"{outcome}: {path}:{line}: {text}", flush=True)
-    child.join()
-    print(f"{path},{len(every)},{len(drawn) - undecided},{killed}", flush=True)
+    outcomes: Counter[str] = Counter()
+    end_on_sigterm()
+    with beside(run_session, session, [str(path), *tests]):
+        theirs.close()
+        for line, text, code in drawn:
+            inside, killer = ours.recv()
+            if not inside:
+                limits = {"timeout": 5 * timeout, "wall": 30 * timeout}
+                killer = in_child(imported, path, code, tests, **limits)
+            elif killer and killer.startswith("the tests fail"):
+                raise ValueError(killer)
+            outcomes[outcome(killer)] += 1
+            by = f" by {killer}" if outcome(killer) == "killed" else ""
+            print(f"{outcome(killer)}{by}: {path}:{line}: {text}", flush=True)
+    tested = len(drawn) - outcomes["undecided"]
+    counts = [len(every), tested, outcomes["killed"], outcomes["timed out"]]
+    print(path, *counts, sep=",", flush=True)
+
+
+def outcome(killer: str | None) -> str:
+    """Say what became of a mutant.
+
+    >>> [outcome(killer) for killer in ("tests/test_a.py::test_b", TIMED_OUT, "", None)]
+    ['killed', 'timed out', 'survived', 'undecided']
+    """
+    if killer is None:
+        return "undecided"
+    if killer == TIMED_OUT:
+        return "timed out"
+    return "killed" if killer else "survived"
 
 
 if __name__ == "__main__":

@@ -111,9 +111,8 @@ def main() -> None:
         writer.end()
     if not found:
         raise ValueError("not one image was labelled")
-    if sys.stderr.isatty():
-        seconds = time.monotonic() - start
-        print(f"{found} images, {found / seconds:.1f} images/s", file=sys.stderr)
+    seconds = time.monotonic() - start
+    print(f"{found} images, {found / seconds:.1f} images/s", file=sys.stderr)
 
 
 def find_images(names: Sequence[str], list_file: Path | None) -> Iterator[Path]:

@@ -6,7 +6,7 @@ python scripts/theory.py comparison         the paper's Tab. 2
 python scripts/theory.py generalisation --histogram 0 700 200 80 20
 
 Figures go to --out as PDF and PNG. What holds, what holds under a condition and what looks like a
-slip in the text is written up in RESULTS.md, "The theory, checked".
+slip in the text is written up in docs/theory.md.
 """
 
 import argparse

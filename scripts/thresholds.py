@@ -41,7 +41,6 @@ def main() -> None:
     import numpy as np
     import torch
 
-    from tkpr import records
     from tkpr.decisions import choose_thresholds, class_report, fit_temperature, probabilities
     from tkpr.runs.evaluation import evaluate_on
     from tkpr.runs.saved_model import load_model, save_model
@@ -77,7 +76,6 @@ def main() -> None:
     own = arguments.run / "model.safetensors" if arguments.run.is_dir() else arguments.run
     file = arguments.output or own
     save_model(file, trained)
-    records.renew_checksum(file, trained.run)
     for row in class_report(scores, targets, chosen, trained.class_names):
         print(
             f"{row['class']:<24} threshold {row['threshold']:.4f}  precision {row['precision']:.4f}"

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tkpr.runs.script import Parser, script
+from tkpr.runs.script import Parser, positive_int, script
 
 if TYPE_CHECKING:
     from tkpr.reporting.rows import Run
@@ -35,12 +35,14 @@ ROOT = Path(__file__).resolve().parents[1]
 def main() -> None:
     """Read the command line, search and retrain row by row."""
     parser = Parser(__doc__)
-    parser.add_argument("table", help="one of the ten tables, see configs/experiment")
+    parser.add_argument("table", help="a table, see configs/experiment")
     parser.add_argument("--budget", default="paper", help="a file of configs/budget (paper)")
     parser.add_argument("--methods", nargs="+", default=[], help="only these rows")
     parser.add_argument("--seeds", nargs="+", default=["0", "1", "2"], help="of the final runs")
     parser.add_argument("--monitor", default="mAP@3", help="the measure that decides (mAP@3)")
-    parser.add_argument("--tries", type=int, help="combinations per row (the budget's, or all)")
+    parser.add_argument(
+        "--tries", type=positive_int, help="combinations per row (the budget's, or all)"
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
     parser.add_argument("--dry-run", action="store_true", help="print the commands of the search")
     parser.add_argument("overrides", nargs="*", help="settings for train.py, such as loss.k=3,5")
@@ -100,8 +102,11 @@ def tune(row: "PlannedRun", words: list[str], arguments: argparse.Namespace) -> 
                 "name smaller ones, such as trainer.warmup_epochs=0,1"
             )
     final = [word for word in words if not word.startswith("trainer.patience=")]
+    searching = [*words, f"split.holdout={HOLDOUT}"]
+    if not arguments.dry_run:
+        for held_out, named in ((True, searching), (False, final)):
+            check_data(matching(row, grid, finished(row, arguments), held_out=held_out), named)
     if grid or len(final) < len(words):
-        searching = [*words, f"split.holdout={HOLDOUT}"]
         sweep = [f"{key}={','.join(values)}" for key, values in grid.items()]
         if arguments.dry_run:
             train(*searching, *sweep, dry=True)
@@ -138,6 +143,16 @@ def tune(row: "PlannedRun", words: list[str], arguments: argparse.Namespace) -> 
     }
     if not done.issuperset(arguments.seeds):
         train(*final, *chosen, f"seed={','.join(arguments.seeds)}")
+
+
+def check_data(found: list[tuple["Values", "Run"]], words: list[str]) -> None:
+    """Refuse the runs of an earlier call if the first of them is not of the data there are now."""
+    from tkpr.runs.compose import compose
+    from tkpr.runs.run import check_present_data
+
+    for _, run in found[:1]:
+        if (run.folder / "run.json").exists():
+            check_present_data(compose(ROOT / "configs", words), run.folder)
 
 
 def finished(row: "PlannedRun", arguments: argparse.Namespace) -> list["Run"]:

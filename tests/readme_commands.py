@@ -149,10 +149,9 @@ class Clone:
         for file in (configs / "transform").glob("*.yaml"):
             file.write_text(re.sub(r"^size: \d+", "size: 64", file.read_text(), flags=re.M))
         for file in (configs / "model").glob("*.yaml"):
-            text = re.sub(
-                r"^model_name: \w.*", "model_name: test_resnet", file.read_text(), flags=re.M
-            )
-            file.write_text(text)
+            if file.stem != "efficientnet_lite0":  # small enough, and its weights are in a package
+                text = file.read_text()
+                file.write_text(re.sub(r"^(model_name:) \w.*", r"\1 test_resnet", text, flags=re.M))
 
     def start(self, command: Command) -> subprocess.Popen[str]:
         """Start a command in the copy."""

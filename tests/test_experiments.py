@@ -95,7 +95,7 @@ def test_a_table_runs_the_rows_of_the_paper(table):
     [
         ("coco_mlc_ranking_resnet101", ["rank", "u1", "u2", "u3", "u4", "lsep", "tkml"]),
         ("coco_mlc_sota_resnet101", ["asl", "db", "hill", "splc", "tkpr_a1", "ccd"]),
-        ("voc2007_mlc_sota_resnet101", ["db_voc", "tkpr_a3"]),
+        ("voc2007_mlc_sota_resnet101", ["db", "tkpr_a3"]),
         ("nuswide_mlc_sota_swin", ["asl_swin", "hill_swin", "splc_swin", "ccd_swin", "db"]),
         ("coco_mlml_sota_resnet50", ["role", "em_apl", "ll_r", "ll_ct", "ll_cp", "splc"]),
         ("voc2012_mlml_sota_resnet50", ["em_apl_voc"]),
@@ -114,13 +114,21 @@ def assert_as_expected(table, method, cfg):
     recipe = expected(table, method)
     assert {key: told.get(key) for key in recipe} == recipe
     assert cfg.hydra.runtime.choices.dataset == table.split("_")[0]
-    loss = OmegaConf.to_container(OmegaConf.load(CONFIGS / "loss" / f"{LOSSES[method]}.yaml"))
+    file = CONFIGS / "loss" / f"{LOSSES[method]}.yaml"
+    loss = OmegaConf.to_container(OmegaConf.load(file), resolve=True)  # its constants for COCO
     if method == "lsep":
         loss |= {"max_pairs": 1000}  # its negative sampling
     if method == "em_apl_voc":
         loss |= {"alpha": 0.2, "beta": 0.02}
     if method.startswith("tkpr"):
         loss["k"] = K[table]
+    db = {"neg_scale": 2.0, "map_gamma": 0.2}
+    if "voc" in table:
+        db = {"neg_scale": 5.0, "map_gamma": 0.3}
+    if method == "db":
+        loss |= db
+    if cfg.warmup._target_.endswith("DistributionBalancedLoss"):
+        assert db.items() <= cfg.warmup.items()
     assert OmegaConf.to_container(cfg.loss, resolve=True) == loss
 
 
@@ -314,3 +322,12 @@ def test_plan_refuses_what_it_cannot_count():
     with pytest.raises(ValueError, match=r"Could not override 'seeds'"):
         plan(CONFIGS, "voc2012_mlml_sota_resnet50", ["seeds=0,1"])
     assert split_sweep(["loss.k=range(2,5)"]) == (["loss.k=2"], {"loss.k": ["2", "3", "4"]})
+
+
+@pytest.mark.parametrize("budget", ["finetune", "small"])
+@pytest.mark.parametrize("method", ["ccd", "boostlu_ll_r", "boostlu_ll_ct", "boostlu_ll_cp"])
+def test_heads_of_their_own_stand_on_the_network_of_the_budget(method, budget):
+    """So that the rows of a table differ by the method, and share stored maps."""
+    words = ("experiment=beyond_voc2012_mlml", f"budget={budget}")
+    row, plain = (settings(compose(*words, f"method={name}")).model for name in (method, "bce"))
+    assert (row.model_name, row.cut) == (plain.model_name, plain.cut)

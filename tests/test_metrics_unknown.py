@@ -80,6 +80,16 @@ def test_f1_counts_no_unknown_label_as_given(batch, k):
     )
 
 
+def test_an_unknown_label_is_not_predicted_where_fewer_than_k_are_known():
+    """Of two labels per row, the first row has one to offer: 2 of 3 predictions are right."""
+    scores, targets = np.array([[3.0, 1, 2], [1, 2, 3]]), np.array([[1, 0, 0], [0, 1, 0]])
+    unknown = np.array([[False, True, True], [False, False, False]])
+    assert overall_f1(scores, targets, k=2, unknown=unknown) == pytest.approx(2 * 2 / (3 + 2))
+    precision, recall = (1 + 1 + 0) / 3, (1 + 1 + 0) / 3
+    expected = 2 * precision * recall / (precision + recall)
+    assert class_f1(scores, targets, k=2, unknown=unknown) == pytest.approx(expected)
+
+
 def test_ranks_and_empty_rows(batch):
     scores, targets, unknown = batch
     lowest = np.where(unknown, -99, scores)

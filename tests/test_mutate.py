@@ -1,4 +1,5 @@
 import importlib.util
+import os
 import runpy
 import signal
 import time
@@ -66,13 +67,60 @@ def spin(end):
         pass
 
 
+def die(end):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupt(end):
+    raise KeyboardInterrupt
+
+
 def test_how_a_mutant_ends():
-    """A mutant that never ends is killed; one that had to wait for the machine is undecided."""
-    in_child = SCRIPT["in_child"]
+    """One that never ends has timed out; one that had to wait for the machine is undecided."""
+    in_child, outcome = SCRIPT["in_child"], SCRIPT["outcome"]
     assert in_child(wait, 0, timeout=60, wall=60) == "done"
     assert in_child(lambda end: end("early"), timeout=60, wall=60) == "early"
-    assert in_child(spin, timeout=1, wall=300) == f"signal {int(signal.SIGXCPU)}"
-    assert in_child(wait, 60, timeout=60, wall=0.1) is None
+    assert outcome(in_child(spin, timeout=1, wall=300)) == "timed out"
+    assert outcome(in_child(wait, 60, timeout=60, wall=0.1)) == "undecided"
+    assert in_child(die, timeout=60, wall=60) == "exit code -9"
+    assert in_child(interrupt, timeout=60, wall=60) == "KeyboardInterrupt outside of a test"
+
+
+def test_a_change_that_no_test_reaches_survives():
+    """A function that no test calls has no test to fail."""
+    session = object.__new__(SCRIPT["Session"])
+    outcome = SCRIPT["in_child"](session.replaced, [], [], [], timeout=60, wall=60)
+    assert SCRIPT["outcome"](outcome) == "survived"
+
+
+def test_no_process_outlives_a_sigterm():
+    """The script has a process that runs the tests, that one a mutant's, which may start more."""
+    last_end, held = SCRIPT["FORK"].Pipe(duplex=False)  # by all of them
+    ready, tell = SCRIPT["FORK"].Pipe(duplex=False)
+
+    def mutant(end):
+        SCRIPT["FORK"].Process(target=time.sleep, args=(600,)).start()
+        tell.send("ready")
+        time.sleep(600)
+
+    def session():
+        SCRIPT["in_child"](mutant, timeout=60, wall=600)
+
+    def main():
+        SCRIPT["end_on_sigterm"]()
+        with SCRIPT["beside"](session):
+            time.sleep(600)
+
+    script = SCRIPT["FORK"].Process(target=main)
+    script.start()
+    held.close()
+    assert ready.poll(60)
+    script.terminate()
+    assert last_end.poll(60)  # closed by the last of them
+    with pytest.raises(EOFError):
+        last_end.recv()
+    script.join()
+    assert script.exitcode == 128 + signal.SIGTERM
 
 
 def test_only_the_function_that_changes_is_named():

@@ -4,14 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from tkpr.ranking import alpha_weight, largest
+from tkpr.ranking import alpha_weight, largest, on_host
+
+SIZES = [(rows, classes) for rows in (7, 400, 1400) for classes in (6, 299, 300, 301, 307, 5000)]
+SIZES += [(6000, 6), (1000, 40)]  # many scores, too few classes for groups of eight
 
 
-@pytest.mark.parametrize("num_rows", [7, 400, 1400])  # from 2**13 scores on NumPy searches
-@pytest.mark.parametrize("num_classes", [6, 299, 300, 301, 307, 5000])
+@pytest.mark.parametrize("host", [True, False])
+@pytest.mark.parametrize(("num_rows", "num_classes"), SIZES)
 @pytest.mark.parametrize("levels", [3, 10**6])
-def test_largest_is_topk(num_rows, num_classes, levels):
+def test_largest_is_topk(num_rows, num_classes, levels, host, monkeypatch):
     """With few levels nearly all scores tie; the values are the same, and so are the rest's."""
+    if not host:  # by torch's operators, as on an accelerator
+        monkeypatch.setattr("tkpr.ranking.on_host", lambda _: False)
     generator = torch.Generator().manual_seed(num_classes)
     scores = torch.randint(levels, (num_rows, num_classes), generator=generator) / 7
     values, columns = largest(scores, 6)
@@ -52,6 +57,21 @@ def test_alpha_weights_of_numbers_and_tensors(num_relevant, k):
         assert alpha_weight(num_relevant, alpha=alpha, k=k) == weight
         assert alpha_weight(torch.tensor([num_relevant]), alpha=alpha, k=k).tolist() == [weight]
         assert alpha_weight(np.array([num_relevant]), alpha=alpha, k=k).tolist() == [weight]
+
+
+@pytest.mark.parametrize("alpha", [0, 4, 1.5, None])
+def test_there_are_three_weightings(alpha):
+    with pytest.raises(ValueError, match=f"alpha must be 1, 2 or 3; got {alpha}"):
+        alpha_weight(2, alpha=alpha, k=3)
+
+
+def test_values_are_not_read_while_code_is_compiled_or_transformed(monkeypatch):
+    assert on_host(torch.zeros(2))
+    found = []
+    torch.func.vmap(lambda row: found.append(on_host(row)) or row)(torch.zeros(2, 3))
+    assert found == [False]
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not on_host(torch.zeros(2))
 
 
 @pytest.mark.parametrize("rows", [2, 64])

@@ -131,6 +131,11 @@ INSTEAD = {
             "method=rank,tkpr_a2 optimizer.weight_decay=1e-4,1e-2",
         ),
     ),
+    "python scripts/bench_cuts.py --cuts blocks.6 blocks.5 blocks.4": Instead(
+        "takes minutes on a processor without bfloat16: smaller images and batches",
+        run=("python scripts/bench_cuts.py --cuts blocks.6 blocks.5 blocks.4 --size 64 --batch 2",),
+        says="blocks.4",
+    ),
     "python scripts/compare.py RUN_A RUN_B": Instead(
         "leaves the runs to the reader",
         run=("python scripts/compare.py runs/mosaic/tkpr_a2/default runs/mosaic/bce/default",),
@@ -191,15 +196,20 @@ def skip_without_extra(text):
 
 
 def combinations(name, words):
-    """Compose the configuration of each run that the words ask for; return their number."""
+    """Compose each option that the words ask for, beside the first of the others.
+
+    Returns the number of runs.
+    """
     words = [word for word in words if word not in ("-m", "--multirun")]
     fixed, swept = choices(words)
     composed = compose(name, [*fixed, *(options[0] for options in swept)])
     params = composed.hydra.sweeper.get("params") or {}
     named = {word.partition("=")[0] for word in words}
     swept += choices([f"{key}={value}" for key, value in params.items() if key not in named])[1]
-    for combination in itertools.product(*swept):
-        compose(name, [*fixed, *combination])
+    for at, options in enumerate(swept):
+        others = [found[0] for found in swept[:at] + swept[at + 1 :]]
+        for option in options:
+            compose(name, [*fixed, *others, option])
     return math.prod(map(len, swept))
 
 

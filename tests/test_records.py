@@ -70,16 +70,40 @@ def test_a_file_is_compared_with_the_results_that_name_it(tmp_path):
 def test_only_a_file_of_the_run_gets_a_new_checksum(name, run, renewed, tmp_path):
     finished(tmp_path, table="one")
     before = records.read_results(tmp_path)["files"]
-    (tmp_path / name).write_text("two")
-    records.renew_checksum(tmp_path / name, run)
+    records.replace_file(tmp_path / name, b"two", run)
+    assert (tmp_path / name).read_text() == "two"
     new = {name: records.file_checksum(tmp_path / name)} if renewed else {}
     assert records.read_results(tmp_path)["files"] == before | new
 
 
 def test_a_run_that_is_not_finished_gets_no_checksum(tmp_path):
-    (tmp_path / "table.csv").write_text("one")
-    records.renew_checksum(tmp_path / "table.csv", ONE)
+    records.replace_file(tmp_path / "table.csv", b"one", ONE)
     assert [file.name for file in tmp_path.iterdir()] == ["table.csv"]
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_a_run_is_whole_wherever_the_replacing_of_a_file_ends(writes, tmp_path, monkeypatch):
+    """Killed before the first, second or third write, it can be read and replaced again."""
+    file = finished(tmp_path, table="one") / "table.csv"
+    left, write = [None] * writes, records.atomic.write
+
+    def killed(path, content):
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records.atomic, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            records.replace_file(file, b"two", ONE)
+    assert file.read_text() == ("two" if writes == 2 else "one")
+    records.check_file(file)
+    records.replace_file(file, b"three", ONE)
+    records.check_file(file)
+    file.write_text("two")
+    with pytest.raises(ValueError, match="is damaged or belongs to another run"):
+        records.check_file(file)
 
 
 def test_the_history_is_read_as_numbers(tmp_path):

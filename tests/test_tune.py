@@ -6,15 +6,18 @@ import shlex
 import subprocess
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from tests.fake_runs import write_run
 from tkpr import records
 from tkpr.config import experiment_settings
+from tkpr.data.features import save_features
 from tkpr.reporting.rows import load_runs
 from tkpr.reporting.search import (
     at_an_edge,
@@ -347,6 +350,39 @@ def test_a_row_tries_as_many_settings_as_are_asked_for(searched, tune, monkeypat
     grid = GRID | {"loss.k": ["2", "4", "6", "8", "10", "12"]}
     with pytest.raises(FileNotFoundError, match="no finished search of tkpr_a2 with"):
         winner(row, grid, load_runs(runs), "mAP@3", 8)  # six of them are there
+
+
+def write_features(file, seed):
+    """Forty samples whose labels can be read off their features."""
+    random = np.random.default_rng(seed)
+    labels = random.random((40, 8)) < 0.3
+    labels[np.arange(40), np.arange(40) % 8] = True
+    features = (labels + random.normal(0, 0.1, labels.shape)).astype(np.float32)
+    ids, split = [f"{row}" for row in range(40)], ["train"] * 30 + ["test"] * 10
+    names = [f"class {label}" for label in range(8)]
+    save_features(file, features, labels=labels, ids=ids, split=split, class_names=names)
+
+
+@pytest.mark.slow
+def test_a_search_on_other_data_is_not_taken_over(tmp_path, monkeypatch, capsys):
+    """The features were overwritten in between; the settings and the path are the same."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TKPR_FEATURES", str(tmp_path / "features.npz"))
+    words = [TABLE, "--budget", "features", "--methods", "rank", "--seeds", "0", "--tries", "2"]
+    words += ["trainer.epochs=1", "trainer.warmup_epochs=0", "trainer.accelerator=cpu"]
+    write_features(tmp_path / "features.npz", 0)
+    script(monkeypatch, capsys, *words)
+    runs = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("metrics.json")}
+    assert len(runs) == 3
+    assert "train.py" not in script(monkeypatch, capsys, *words).out  # all is done
+    write_features(tmp_path / "features.npz", 1)
+    with pytest.raises(SystemExit, match=r"holds a run on other data \(.*differ"):
+        script(monkeypatch, capsys, *words)
+    one, two = (run for run in load_runs(tmp_path / "runs") if run.held_out)
+    other = replace(two, origin=two.origin | {"train_checksum": "0"})
+    with pytest.raises(ValueError, match="their train_checksum differ"):
+        ranked([one, other], "mAP@3")
+    assert runs == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("metrics.json")}
 
 
 @pytest.mark.slow

@@ -24,6 +24,8 @@ LOCATIONS = {"dataset.root", "dataset.file", "model.checkpoint"}
 # settings that act through others only, which a run stores as well
 DERIVED_SETTINGS = {
     *("methods", "methods_on_features", "feature_file", "tkpr_k", "tkpr_warmup_epochs"),
+    *("db_neg_scale", "db_map_gamma", "em_apl_alpha", "em_apl_beta", "ccd.gamma_pos"),
+    "lsep_max_pairs",
     *("default_cut", "recipe", "auto_recipe", "sweep.k", "sweep.warmup_epochs"),
     *(f"recipes.{name}" for name in ("full", "single_positive", "partial", "swin", "authors")),
 }

@@ -89,26 +89,38 @@ def check_file(path: Path) -> None:
     """
     if (path.parent / "metrics.json").exists():
         expected = read_results(path.parent).get("files", {}).get(path.name)
-        if expected is not None and file_checksum(path) != expected:
+        if expected is not None and file_checksum(path) not in as_list(expected):
             raise ValueError(
                 f"{path} is damaged or belongs to another run (its checksum is not the one in "
                 f"metrics.json): {AGAIN}"
             )
 
 
-def renew_checksum(path: Path, run: str) -> None:
-    """Store the checksum of a file that was changed on purpose, if it is one of a finished run.
+def replace_file(path: Path, content: bytes, run: str) -> None:
+    """Write a file, and its new checksum if it is one of a finished run.
+
+    In between, metrics.json holds the checksums of the old and of the new content, so that a run
+    whose process is killed here is still whole.
 
     Args:
-        path: the file, as it is now.
+        path: the file to make or replace.
+        content: all of it.
         run: the id of the run that it belongs to.
     """
-    record = path.parent / "metrics.json"
-    if record.exists():
-        results = read_results(path.parent)
-        if path.name in results["files"] and results["run"] == run:
-            results["files"][path.name] = file_checksum(path)
-            write(record, results)
+    record, new = path.parent / "metrics.json", hashlib.sha256(content).hexdigest()
+    results = read_results(path.parent) if record.exists() else {}
+    files = results.get("files", {})
+    if results.get("run") != run or path.name not in files:
+        atomic.write(path, content)
+        return
+    write(record, {**results, "files": {**files, path.name: [*as_list(files[path.name]), new]}})
+    atomic.write(path, content)
+    write(record, {**results, "files": {**files, path.name: new}})
+
+
+def as_list(checksums: str | list[str]) -> list[str]:
+    """Return the checksums that a file may have: one, or several while it is replaced."""
+    return [checksums] if isinstance(checksums, str) else checksums
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:

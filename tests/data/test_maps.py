@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -63,6 +64,48 @@ def test_incomplete_files_are_refused(tmp_path, damage):
     error = FileNotFoundError if damage.startswith("no ") and damage != "no json" else ValueError
     with pytest.raises(error, match=r"there are no maps at|not a whole file|holds other maps"):
         read_maps(file, HEADER)
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, "[]", "null", "{}", '{"content": "", "unreadable": [1e300]}']
+)
+def test_foreign_headers_are_refused(tmp_path, content):
+    write(tmp_path / "m.npy")
+    (tmp_path / "m.json").write_text(content)
+    with pytest.raises(ValueError, match=r"m\.npy is not a whole file of maps .*: delete it"):
+        read_maps(tmp_path / "m.npy", HEADER)
+
+
+@pytest.mark.parametrize("rows", [[-1], [11], [0.5], [True], "12", {"1": 2}, None])
+def test_unreadable_rows_are_rows(tmp_path, rows):
+    write(tmp_path / "m.npy")
+    header = json.loads((tmp_path / "m.json").read_text())
+    (tmp_path / "m.json").write_text(json.dumps(header | {"unreadable": rows}))
+    with pytest.raises(ValueError, match="not a whole file of maps"):
+        read_maps(tmp_path / "m.npy", HEADER)
+
+
+@pytest.mark.parametrize("kind", ["archive", "broken archive"])
+def test_an_archive_is_no_file_of_maps(tmp_path, kind):
+    write(tmp_path / "m.npy")
+    with (tmp_path / "m.npy").open("wb") as file:
+        if kind == "archive":
+            np.savez(file, VALUES)
+        else:
+            file.write(b"PK\x03\x04 and nothing else")
+    with pytest.raises(ValueError, match="not a whole file of maps"):
+        read_maps(tmp_path / "m.npy", HEADER)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_maps_that_changed_places_are_noticed(tmp_path, monkeypatch, large):
+    if large:
+        monkeypatch.setattr("tkpr.data.maps.READ_WHOLE", 1)
+    write(tmp_path / "m.npy")
+    assert np.array_equal(read_maps(tmp_path / "m.npy", HEADER).array, VALUES)
+    np.save(tmp_path / "m.npy", VALUES[::-1])
+    with pytest.raises(ValueError, match=r"holds other maps \(its content is not what was written"):
+        read_maps(tmp_path / "m.npy", HEADER)
 
 
 @pytest.mark.parametrize("when", ["maps", "header"])
@@ -144,4 +187,18 @@ def test_the_fingerprint_changes_with_names_order_and_files(tmp_path):
     others = {digest(paths[::-1], ["b", "a"]), digest(paths, ["a", "c"])}
     paths[0].write_bytes(b"123")
     others |= {digest(paths, ["a", "b"]), digest(np.zeros((2, 4, 4), np.uint8), ["a", "b"])}
-    assert len(others | {first}) == 5
+    paths[0].write_bytes(b"21")  # of the same length
+    others |= {digest(paths, ["a", "b"])}
+    assert len(others | {first}) == 6
+
+
+def test_of_many_images_the_dates_count(tmp_path, monkeypatch):
+    monkeypatch.setattr("tkpr.data.maps.READ_WHOLE", 1)
+    path = tmp_path / "a.jpg"
+    part = Split([path], np.ones((1, 1), np.uint8), ["a"])
+    found = set()
+    for date in (1, 2, 1):
+        path.write_bytes(b"12")
+        os.utime(path, ns=(date, date))
+        found.add(fingerprint(MultiLabelData(["x"], part, part)))
+    assert len(found) == 2

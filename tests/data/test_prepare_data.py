@@ -30,6 +30,7 @@ def run(*overrides, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_script_prints_the_table_and_succeeds(tmp_path):
     make_csv(tmp_path / "data" / "csv")
     done = run("dataset=csv", cwd=tmp_path)  # data/csv, relative to where the user is
@@ -39,6 +40,7 @@ def test_script_prints_the_table_and_succeeds(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"data"}  # leaves nothing behind
 
 
+@pytest.mark.slow
 def test_script_fails_with_a_message_and_no_traceback(tmp_path):
     done = run("dataset=coco", cwd=tmp_path)
     assert done.returncode == 1

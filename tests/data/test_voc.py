@@ -67,9 +67,12 @@ def test_grouped_classes_are_the_same_columns_in_another_order(original):
         np.testing.assert_array_equal(grouped.train.targets[:, column], expected)
 
 
-def test_root_may_be_the_devkit_or_its_parent(original):
-    inner = load("voc2012", original / "VOCdevkit")
-    assert inner.train.inputs == load("voc2012", original).train.inputs
+def test_root_may_be_the_devkit_its_parent_or_the_year_inside(original):
+    images = load("voc2012", original).train.inputs
+    for inner in (original / "VOCdevkit", original / "VOCdevkit" / "VOC2012"):
+        assert load("voc2012", inner).train.inputs == images
+    with pytest.raises(FileNotFoundError, match="there is neither"):
+        load("voc2007", original / "VOCdevkit" / "VOC2012")
 
 
 def test_voc2007_is_trainval_and_test(tmp_path):

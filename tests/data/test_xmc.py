@@ -15,7 +15,7 @@ from tkpr.data.assemble import assemble, loader
 from tkpr.data.dataset import Split, checksum
 from tkpr.data.labels import full
 from tkpr.data.sparse import SparseDataset
-from tkpr.data.xmc import load_xmc, read_samples, write_samples
+from tkpr.data.xmc import load_xmc, read_samples, read_split, write_samples
 from tkpr.losses import TKPR, LabelLists
 from tkpr.metrics import evaluate_top
 from tkpr.models.sparse_linear import SparseLinear
@@ -82,6 +82,8 @@ GOOD = "2 4 3\n0,2 1:0.5 3:2\n1 0:1\n"
         ("2 4\n0 1:1\n1 0:1\n", r", line 1: expected the numbers of samples, features and labels"),
         ("2 4 x\n0 1:1\n1 0:1\n", r", line 1: expected the numbers .* got '2 4 x'"),
         ("0 4 3\n", r", line 1: expected the numbers"),
+        (f"1 4 {10**17}\n0 1:1\n", r", line 1: at most 100,000,000 features or labels .* got 1000"),
+        (f"1 {10**17} 3\n0 1:1\n", r", line 1: at most 100,000,000 features or labels .* got 1000"),
         (GOOD + "2 1:1\n", r", line 4: more samples than the 2 that the first line announces"),
         (GOOD.replace("2 4 3", "3 4 3"), r", line 3: the file ends after 2 of the 3 samples"),
         (GOOD.replace("0,2", "0,3"), r", line 2: labels must be from 0 to 2; got 3"),
@@ -146,6 +148,23 @@ def test_bad_split_files(tmp_path, name, text, message):
     number = TRAIN + TEST
     with pytest.raises(ValueError, match=message.replace("to 9", f"to {number}")):
         load_xmc(root, name="mini", **PLAIN | {"split": 1})
+
+
+def test_a_sample_twice_is_found_in_a_long_split_file(tmp_path):
+    """In a time that does not grow with the square of its length."""
+    count = 200_000
+    (tmp_path / "long.txt").write_text("".join(f"{row}\n" for row in [*range(1, count), 7]))
+    with pytest.raises(ValueError, match=rf"long\.txt, line {count}: sample 7 stands there twice"):
+        read_split(tmp_path / "long.txt", 0, count)
+
+
+@pytest.mark.parametrize("missing", ["train", "test"])
+def test_one_part_without_the_other_is_named(tmp_path, missing):
+    root = make_xmc(tmp_path)
+    make_xmc(tmp_path, split_files=True)  # the other form is not taken instead
+    (root / f"mini_{missing}.txt").unlink()
+    with pytest.raises(FileNotFoundError, match=rf"there is no file .*mini_{missing}\.txt"):
+        load_xmc(root, name="mini", **PLAIN)
 
 
 def test_features_of_length_one(tmp_path):

@@ -134,9 +134,6 @@ def db(logits, targets, index, loss):
     return _reduce(rows, loss)
 
 
-db_voc = db
-
-
 def asl(logits, targets, index, loss):
     rows = []
     for scores, labels in zip(logits, targets, strict=True):

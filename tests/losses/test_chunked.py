@@ -87,7 +87,7 @@ def test_entrywise_of_any_chunk(loss, chunk):
 
 
 @pytest.mark.parametrize("loss", [TKPR(k=4), AssumeNegative(eps=0), Hill(reduction="mean")])
-@pytest.mark.parametrize("temperature", [1, 0.3])
+@pytest.mark.parametrize("temperature", [1, 0.3, 2])
 def test_means_and_temperatures(loss, temperature):
     assert_equal_to_dense(loss, 9, temperature=temperature)
 
@@ -256,6 +256,48 @@ def test_a_second_backward_pass():
     torch.testing.assert_close(tripled, 3 * once)
     with pytest.raises(RuntimeError, match="backward only once"):
         torch.autograd.grad(value, features)
+    (doubled,) = torch.autograd.grad(2 * loss(logits, lists), features)
+    torch.testing.assert_close(doubled, 2 * once)
+
+
+class Names(TorchDispatchMode):
+    """Note the name of each operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen.add(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+def test_gradients_are_handed_over_as_they_are(branch):
+    """On the host they are not multiplied by 1; a device is not asked for the factor."""
+    features, lists = batch()
+    value = ENTRYWISE["bce"](in_chunks(features, make_head()), lists)
+    with Names() as operators:
+        value.backward()
+    assert ("mul_" in operators.seen) == (branch == "device")
+    assert ("_local_scalar_dense" in operators.seen) == (branch == "host")
+
+
+def test_the_best_are_found_without_a_host_sync(branch, monkeypatch):
+    features, _ = batch()
+    head, asked, numpy = make_head(), [], torch.Tensor.numpy
+    monkeypatch.setattr(torch.Tensor, "numpy", lambda *all: asked.append(1) or numpy(*all))
+    in_chunks(features, head, 7).topk(3)
+    assert bool(asked) == (branch == "host")
+
+
+@pytest.mark.host_only
+@pytest.mark.parametrize(
+    ("threads", "device", "chunk"), [(1, "cpu", 2048), (2, "cpu", 16_384), (1, "meta", 16_384)]
+)
+def test_how_many_classes_are_taken_at_a_time(threads, device, chunk, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    parts = (torch.zeros(shape, device=device) for shape in ((1, 2), (3, 2), (3,)))
+    assert ChunkedLogits(*parts).chunk == chunk
 
 
 @pytest.mark.parametrize("loss", [TKPR(k=4), ENTRYWISE["bce"]], ids=["tkpr", "bce"])

@@ -213,6 +213,15 @@ def test_splc_changes_its_mind_with_the_epoch():
     assert values[0] == values[1] > values[2] == values[3]
 
 
+def test_splc_takes_what_exceeds_tau_not_what_meets_it():
+    """At the threshold itself an unobserved label is still pushed down."""
+    logits = torch.zeros(1, 1, requires_grad=True)
+    loss = SPLC(tau=0.5, change_epoch=0)
+    assert gradient(loss(logits, torch.zeros(1, 1)), logits).item() > 0
+    logits = torch.full((1, 1), 1e-3, requires_grad=True)
+    assert gradient(loss(logits, torch.zeros(1, 1)), logits).item() < 0
+
+
 def test_hill_hardly_pushes_likely_misses():
     logits = torch.tensor([[-8.0, 0.0, 8.0]], requires_grad=True)
     low, middle, high = gradient(Hill()(logits, torch.zeros(1, 3)), logits)[0].tolist()

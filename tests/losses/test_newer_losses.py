@@ -6,10 +6,11 @@ import torch
 from tests.losses.golden import assert_matches, cases, tensors
 from tests.losses.test_battery import make
 from tkpr.losses import (
+    AUTKC,
     ZLPR,
     AsymmetricLoss,
     GeneralizedRobust,
-    Hill,
+    MultilabelMargin,
     PartialAsymmetricLoss,
     PartialLabels,
     RobustAsymmetricLoss,
@@ -117,6 +118,17 @@ def test_gr_refuses_impossible_schedules():
         GeneralizedRobust(num_epochs=3, init_epochs=3)
     with pytest.raises(ValueError, match="q2 and q3 must be above 0; got 0 and 1"):
         GeneralizedRobust(num_epochs=3, q2=0)
+    with pytest.raises(ValueError, match=r"q2 and q3 must be above 0; got 0\.01 and 0"):
+        GeneralizedRobust(num_epochs=3, q3=0)
+
+
+def test_gr_moves_by_default_as_the_released_code_does():
+    """w from 0 to 2, b at -2, mu from 0.5 to 0.8, sigma from 2 to 0.5; w and b one step later."""
+    loss = GeneralizedRobust(num_epochs=2)
+    assert loss.schedule.tolist() == pytest.approx([0, -2, 0.65, 1.25])
+    loss.set_epoch(1)
+    assert loss.schedule.tolist() == pytest.approx([1, -2, 0.8, 0.5])
+    assert not loss.state_dict()  # the epoch of a run sets it, not a checkpoint
 
 
 MODES = {
@@ -289,7 +301,7 @@ def test_unknown_labels_equal_a_double_loop(name):
 def test_a_loss_without_unknown_labels_refuses_them_by_type():
     """On any device, so the refusal reads no value."""
     targets = PartialLabels(*torch.zeros(2, 2, 3, dtype=torch.bool, device="meta"))
-    for loss in (AsymmetricLoss(), Hill(), GeneralizedRobust(num_epochs=2)):
+    for loss in (AUTKC(k=1), MultilabelMargin(), GeneralizedRobust(num_epochs=2)):
         with pytest.raises(ValueError, match="this loss takes no unknown labels: choose one"):
             loss(torch.zeros(2, 3), targets)
 

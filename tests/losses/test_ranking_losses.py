@@ -291,3 +291,52 @@ def test_weights_of_few_labels_of_either_kind(weighting):
         found = [weight.item() for weight in label_weights(*numbers, weighting=weighting)]
         expected = formulas[weighting](n, m) if n and m else (0, 0)
         assert found == pytest.approx(expected), (n, m)
+
+
+def test_a_row_with_a_single_pair_counts():
+    """Two classes: -arctan of the gaps 0.5 and -1; the third row has no pair."""
+    logits = torch.tensor([[1.0, 0.5], [0.0, -1.0], [3.0, 1.0]], dtype=torch.float64)
+    targets = torch.tensor([[1, 0], [0, 1], [1, 1]])
+    total = -math.atan(0.5) + math.atan(1.0)
+    assert RankingLoss(rows="valid")(logits, targets).item() == pytest.approx(total / 2)
+    assert RankingLoss(rows="all")(logits, targets).item() == pytest.approx(total / 3)
+
+
+@pytest.mark.parametrize(
+    ("classes", "grad", "recomputed"),
+    [(256, True, 0), (257, True, 2), (600, True, 6), (600, False, 0)],
+)
+def test_many_classes_are_taken_in_slices_that_are_computed_again(
+    classes, grad, recomputed, monkeypatch
+):
+    """Of at most 2^16 pairs per row; value and gradient are those of a loop over the rows."""
+    from tkpr.losses import pairwise
+    from tkpr.losses.partial_labels import PartialLabels
+
+    calls, checkpoint = [], pairwise.checkpoint
+
+    def counted(*arguments, **options):
+        calls.append(arguments)
+        return checkpoint(*arguments, **options)
+
+    monkeypatch.setattr(pairwise, "checkpoint", counted)
+    logits, targets = batch(3, classes, dtype=torch.float64)
+    known = torch.rand(targets.shape, generator=torch.Generator().manual_seed(2)) < 0.5
+    labels = PartialLabels((targets == 1) & known, (targets == 0) & known)
+    with torch.set_grad_enabled(grad):
+        value = RankingLoss("logistic")(logits, labels)
+    assert len(calls) == recomputed
+    expected = torch.zeros((), dtype=torch.float64)
+    for row, relevant, irrelevant in zip(logits, *labels, strict=True):
+        gaps = row[relevant].unsqueeze(1) - row[irrelevant]
+        expected = expected + torch.log1p(torch.exp(-gaps)).mean() / 3
+    torch.testing.assert_close(value, expected, check_dtype=False)
+    if grad:
+        torch.testing.assert_close(gradient(value, logits), gradient(expected, logits))
+
+
+def test_a_random_key_of_0_is_a_draw_too(monkeypatch):
+    """Six pairs without a gap, of which four are drawn."""
+    monkeypatch.setattr(torch, "rand_like", torch.zeros_like)
+    value = LSEP(max_pairs=4)(torch.zeros(1, 5), torch.tensor([[1, 1, 0, 0, 0]]))
+    assert value.exp().item() == pytest.approx(5)

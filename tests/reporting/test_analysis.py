@@ -123,6 +123,7 @@ def test_what_a_search_found():
     assert found["best"].tolist() == [0.9, 0.6]
     assert found["median"].tolist() == [0.9, 0.4]
     assert found["settings"].tolist() == ["", "loss.k=1"]
+    assert found["seconds"].tolist() == [2.0, 3.0]  # one each, final runs included
 
 
 def test_values_of_a_sweep_by_its_settings():
@@ -159,3 +160,8 @@ def test_script(folder, tmp_path, monkeypatch, capsys):
         run("coco_mlc_ranking_resnet101", *words)
     with pytest.raises(SystemExit, match="no measure 'speed'"):
         run(TABLE, *words, "--measures", "speed")
+    with pytest.raises(SystemExit, match=r"L_rank.* has no mAP@9: name another with --measures"):
+        run(TABLE, *words, "--measures", "mAP@9")
+    for best in ("0", "2", "nan"):
+        with pytest.raises(SystemExit, match="--best must be above 0 and at most 1"):
+            run(TABLE, *words, "--best", best)

@@ -336,6 +336,22 @@ def test_a_foreign_data_set_is_not_built(rows):
     run.config["dataset"]["_target_"] = "tkpr.data.features.load_features"
 
 
+def test_a_foreign_run_chooses_no_folder_to_write_to(rows, monkeypatch):
+    built = []
+
+    def note(settings):
+        built.append(settings.cache_dir)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(cases, "build_dataset", note)
+    settings = {"_target_": "tkpr.data.coco.load_coco", "root": "data", "cache_dir": "/elsewhere"}
+    run = replace(rows["TKPR_a2"][0], config={"dataset": settings})
+    for named in (None, OmegaConf.create(settings)):  # the second one by the user
+        with pytest.raises(FileNotFoundError):
+            cases.pictures(run, named)
+    assert built == [None, "/elsewhere"]
+
+
 def assert_readable(figure):
     """Every axis has a label; curves differ in more than colour."""
     for panel in figure.axes:

@@ -98,6 +98,7 @@ def test_corrupt_images_can_be_skipped(workers, photos, break_in_epoch_three, tm
     assert again == pytest.approx(results["metrics"], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_what_was_skipped_before_a_stop_is_still_counted_after_it(photos, tmp_path, monkeypatch):
     """A run that stops after its last epoch, before the results, must not forget the count."""
     (photos / "05.jpg").unlink()

@@ -54,6 +54,7 @@ def test_a_sweep_shared_by_three_workers_of_which_one_dies(tmp_path):
         assert last == 1, folder
 
 
+@pytest.mark.slow
 def test_a_run_that_another_worker_still_has_is_left_to_it(tmp_path):
     """Of two runs one is held by this process; the sweep ends, and says so."""
     words = ["-m", "loss=bce,tkpr_a2", *SMALL, "trainer.epochs=2", f"hydra.sweep.dir={tmp_path}"]

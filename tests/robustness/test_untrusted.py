@@ -257,7 +257,7 @@ OURS = [
     NETWORK | {"model_name": "test_vit", "drop_path_rate": 0.1},
     NETWORK | {"model_name": "test_convnext.r160_in1k", "checkpoint": "/no/such.pth"},
     NETWORK | {"_target_": "tkpr.models.ccd.ccd", "context_epochs": 3},
-    {"_target_": "tkpr.models.efficientnet_lite0.create"},
+    NETWORK | {"model_name": "tf_efficientnet_lite0.in1k"},
     {"_target_": "tkpr.models.tiny.tiny", "width": 8},
 ]
 EVIL = {
@@ -289,7 +289,7 @@ def test_our_models_load_with_no_weights_but_the_stored(
 
     monkeypatch.setattr("timm.models._builder.load_pretrained", fail)
     monkeypatch.setattr("tkpr.models.backbone.read_weights", fail)
-    monkeypatch.setattr("tkpr.models.efficientnet_lite0.read_weights", fail)
+    monkeypatch.setattr("tkpr.models.packaged.read_weights", fail)
     stored = settings | (more if "tiny" not in settings["_target_"] else {})
     for told in (stored, {key: value for key, value in stored.items() if key != "pretrained"}):
         write_model(

@@ -41,6 +41,7 @@ def test_command_line(tmp_path):
     assert "is finished: skipped" in again.stdout
 
 
+@pytest.mark.slow
 def test_sweep_from_the_command_line(tmp_path):
     words = ["-m", "loss=tkpr_a1,tkpr_a2", "loss.k=2,3", *ONE_EPOCH, *SMALL]
     done = command(ROOT / "train.py", *words, cwd=tmp_path)
@@ -60,12 +61,17 @@ def test_help_lists_every_option_without_loading_torch(tmp_path):
     ("word", "answer"),
     [
         ("loss=tkpr_a4", "no option 'tkpr_a4' in loss=: did you mean tkpr_a"),
-        ("trainer.epoch=3", "no setting 'trainer.epoch': did you mean trainer.epochs"),
-        ("lose=bce", "did you mean loss"),
-        ("loss.rows=valid", "write +loss.rows="),
-        ("dataset=coco", "data/coco"),
-        ("model=timm", "model.model_name"),
-        ("loss.k=99", "k + 1 may not exceed the number of classes, 10"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                ("trainer.epoch=3", "no setting 'trainer.epoch': did you mean trainer.epochs"),
+                ("lose=bce", "did you mean loss"),
+                ("loss.rows=valid", "write +loss.rows="),
+                ("dataset=coco", "data/coco"),
+                ("model=timm", "model.model_name"),
+                ("loss.k=99", "k + 1 may not exceed the number of classes, 10"),
+            ]
+        ),
     ],
 )
 def test_mistakes_are_answered_in_one_line(word, answer, tmp_path):

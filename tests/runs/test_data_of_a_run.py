@@ -178,6 +178,7 @@ def test_results_name_their_data_and_processes(photos, tmp_path):
     assert results["processes"] == 1
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_named(photos, tmp_path, monkeypatch):
     """Same settings, same data, another seed: only the id tells them apart."""
     with monkeypatch.context() as patch:

@@ -1,16 +1,18 @@
 """Runs from stored maps: the same results again, and one network for images at the end."""
 
 import csv
+import errno
 import json
 import logging
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
 from omegaconf import OmegaConf
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save, save_file
 from scipy.sparse import csr_array
 
 from tests.data.miniature import draw, make_csv
@@ -18,7 +20,7 @@ from tests.short_runs import SMALL, compose, train
 from tests.training.test_train import assert_equal, stop_after
 from tkpr.losses import TKPR
 from tkpr.runs.run import build_data
-from tkpr.runs.saved_model import load_model
+from tkpr.runs.saved_model import content_checksum, load_model
 from tkpr.runs.settle import settle, settle_to_labels, warn_of_small_k
 from tkpr.training import state as checkpoint
 from tkpr.training.predict import fabric_on, predict
@@ -39,6 +41,18 @@ def words(tmp_path):
         *("trainer.ks=[1,2]", "trainer.monitor=mAP@1", "loss.k=2", "trainer.accelerator=cpu"),
         *("trainer.precision=32-true", "trainer.warmup_epochs=1"),
     ]
+
+
+def test_the_row_of_ccd_trains_from_maps(words, tmp_path):
+    """In both of its stages; it has no linear classifier for a probe."""
+    left_out = ("model=", "model.model_name", "loss.", "trainer.warmup", "trainer.epochs")
+    kept = [word for word in words if not word.startswith(left_out)]
+    row = ["method=ccd", "model.model_name=test_resnet", "trainer.epochs=3"]
+    results = train(*kept, *row, folder=tmp_path / "run")
+    assert results["config"]["model"]["context_epochs"] == 1
+    assert list((tmp_path / "maps").glob("*.npy"))
+    model = load_model(tmp_path / "run").model
+    assert model(torch.zeros(1, 3, 64, 64)).shape[0] == 1
 
 
 def test_a_run_resumes_bit_for_bit_and_reads_maps_and_probe_again(words, tmp_path):
@@ -95,6 +109,67 @@ def test_an_unreadable_image_is_named_or_left_out(words, tmp_path, caplog):
         results = train(*words, "dataset.on_error=skip", folder=tmp_path / "lenient")
     assert results["counts"]["train_unreadable"] == 1
 
+    with pytest.raises(ValueError, match=r"1 images could not be read .* is photos/03\.jpg: set"):
+        train(*words, folder=tmp_path / "strict again")
+
+
+@pytest.mark.parametrize("what", ["maps", "header"])
+def test_deleted_maps_are_made_again(what, words, tmp_path):
+    """As the message about a damaged file says."""
+    whole = train(*words, folder=tmp_path / "whole")
+    (file,) = (tmp_path / "maps").glob("*.npy" if what == "maps" else "*.json")
+    file.unlink()
+    assert train(*words, folder=tmp_path / "again")["metrics"] == whole["metrics"]
+
+
+def test_an_edited_image_of_the_same_length_gets_new_maps(words, tmp_path):
+    train(*words, folder=tmp_path / "one")
+    image = tmp_path / "data" / "photos" / "00.jpg"
+    content = image.read_bytes()
+    other = (tmp_path / "data" / "photos" / "01.jpg").read_bytes()
+    length = max(len(content), len(other))
+    image.write_bytes(content.ljust(length, b"\0"))
+    train(*words, folder=tmp_path / "two")
+    image.write_bytes(other.ljust(length, b"\0"))
+    train(*words, folder=tmp_path / "three")
+    assert len(list((tmp_path / "maps").glob("*.npy"))) == 3
+
+
+def test_maps_can_be_read_where_nothing_can_be_written(words, tmp_path, monkeypatch):
+    whole = train(*words, folder=tmp_path / "whole")
+    before = sorted((tmp_path / "maps").iterdir())
+    opened = Path.open
+
+    def refuse(path, mode="r", *args, **kwargs):
+        if path.suffix == ".lock" and "maps" in path.parts:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return opened(path, mode, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    again = train(*words, folder=tmp_path / "again")
+    assert again["metrics"] == whole["metrics"]
+    next((tmp_path / "maps").glob("probe-*.safetensors")).unlink()
+    assert train(*words, folder=tmp_path / "probed")["metrics"] == whole["metrics"]
+    assert not list((tmp_path / "maps").glob("probe-*.safetensors"))
+    assert len(list((tmp_path / "maps").iterdir())) == len(before) - 1
+    next((tmp_path / "maps").glob("*.npy")).unlink()
+    with pytest.raises(
+        OSError, match=r"maps cannot be written to \(Read-only .*map_dir="
+    ) as caught:
+        train(*words, folder=tmp_path / "refused")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("folder", ["null", "''"])
+def test_maps_need_a_folder(folder, words, tmp_path):
+    with pytest.raises(ValueError, match="map_dir must name the folder of stored maps"):
+        train(*words, f"map_dir={folder}", folder=tmp_path / "run")
+
+
+def test_a_cut_may_be_a_number(words, tmp_path):
+    with pytest.raises(ValueError, match=r"the network has no layer 3; model\.cut can be"):
+        train(*words, "model.cut=3", folder=tmp_path / "run")
+
 
 def test_maps_can_only_be_mirrored(words, tmp_path):
     with pytest.raises(ValueError, match=r"use transform=spml, or model\.cut=null"):
@@ -135,25 +210,42 @@ def test_a_damaged_probe_is_trained_again(damage, words, tmp_path, caplog):
     assert_equal(one, other)
 
 
+def test_a_probe_of_other_shapes_is_trained_again(words, tmp_path, caplog):
+    whole = train(*words, folder=tmp_path / "whole")
+    (file,) = (tmp_path / "maps").glob("probe-*.safetensors")
+    state = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
+    file.write_bytes(save(state, {"checksum": content_checksum(state, {})}))
+    again = train(*words, folder=tmp_path / "again")
+    assert "is damaged: the probe is trained again" in caplog.text
+    assert again["metrics"] == whole["metrics"]
+
+
+def test_other_weights_behind_the_cut_get_another_probe(words, tmp_path):
+    train(*words, folder=tmp_path / "one")
+    weights = load_file(tmp_path / "w.safetensors")
+    weights |= {name: 2 * value for name, value in weights.items() if name.startswith("layer4")}
+    save_file(weights, tmp_path / "w.safetensors")
+    train(*words, folder=tmp_path / "two")
+    assert len(list((tmp_path / "maps").glob("*.npy"))) == 1
+    assert len(list((tmp_path / "maps").glob("probe-*.safetensors"))) == 2
+
+
 @pytest.mark.parametrize(
-    ("counts", "classes", "k", "probed"),
+    ("counts", "classes", "k"),
     [
-        *(([1] * 39 + [9], 20, 3, 3), ([2] * 18 + [3, 3], 20, 6, 3), ([4] * 5, 4, 3, 3)),
-        *(([8] * 9, 20, 10, 8), ([8] * 9, 40, 16, 8), ([1] * 9, 4, 3, 3), ([6] * 9, 8, 6, 6)),
+        *(([1] * 39 + [9], 20, 3), ([2] * 18 + [3, 3], 20, 6), ([4] * 5, 4, 3)),
+        *(([8] * 9, 20, 10), ([8] * 9, 40, 16), ([1] * 9, 4, 3), ([6] * 9, 8, 6)),
     ],
 )
-def test_k_follows_the_label_counts(counts, classes, k, probed):
+def test_k_follows_the_label_counts(counts, classes, k):
     targets = (np.arange(classes) < np.array(counts)[:, None]).astype(np.uint8)
-    trainer = {"epochs": 4}
+    trainer = {"epochs": 4, "warmup_epochs": 0}
     for stored in (targets, csr_array(targets)):
         losses = {"loss": {"k": "auto"}, "warmup": {"k": "auto"}, "probe": {"k": 1}}
         cfg = OmegaConf.create({**losses, "trainer": trainer})
         settle_to_labels(cfg, stored)
-        assert (cfg.loss.k, cfg.warmup.k) == (probed, probed)
+        assert (cfg.loss.k, cfg.warmup.k) == (k, k)
         assert (cfg.probe.k, cfg.trainer.epochs) == (1, 4)
-        cfg = OmegaConf.create({"loss": {"k": "auto"}, "trainer": trainer})
-        settle_to_labels(cfg, stored)
-        assert cfg.loss.k == k
     named = OmegaConf.create({"loss": {"k": 7}, "warmup": {}, "trainer": trainer})
     settle_to_labels(named, targets)
     assert named.loss.k == 7
@@ -199,10 +291,28 @@ def test_a_run_warns_of_a_small_k_before_it_trains(tmp_path, caplog):
 def test_more_images_take_fewer_epochs():
     found = []
     for samples in (50, 1500, 100_000):
-        cfg = OmegaConf.create({"loss": {}, "warmup": {}, "trainer": {"epochs": "auto"}})
+        trainer = {"epochs": "auto", "warmup_epochs": 0}
+        cfg = OmegaConf.create({"loss": {}, "warmup": {}, "trainer": trainer})
         settle_to_labels(cfg, np.ones((samples, 4)))
         found.append(cfg.trainer.epochs)
     assert found == [20, 7, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "warmup"),
+    [
+        *(((), 4), (("trainer.epochs=20",), 10), (("trainer.epochs=1",), 0)),
+        *((("trainer.epochs=20", "trainer.stop_after=2"), 1), (("trainer.warmup_epochs=3",), 3)),
+        (("loss=asl",), 0),
+    ],
+)
+def test_bce_has_half_of_the_epochs_before_tkpr(words, warmup, tmp_path):
+    """Whatever the number of epochs; no other loss is warmed up unasked."""
+    words = ["dataset=csv", "model=efficientnet_lite0", *words]
+    cfg = compose(*words, folder=tmp_path)
+    assert cfg.warmup._target_ == "tkpr.losses.single_positive.AssumeNegative"
+    settle_to_labels(cfg, np.ones((1500, 8)))
+    assert cfg.trainer.warmup_epochs == warmup
 
 
 @pytest.mark.parametrize(
@@ -263,7 +373,8 @@ def test_the_recipe_for_photographs_needs_no_further_word(name, words, tmp_path,
             folder=tmp_path / "run",
         )
     cfg = results["config"]
-    assert (cfg["loss"]["k"], cfg["trainer"]["epochs"], cfg["model"]["cut"]) == (3, 20, "layer3")
+    k = 6 if name == "many classes" else 3  # twice three labels; at least 3
+    assert (cfg["loss"]["k"], cfg["trainer"]["epochs"], cfg["model"]["cut"]) == (k, 20, "layer3")
     assert cfg["trainer"]["batch_size"] > samples
     assert f"starts from a linear probe on {samples} samples" in caplog.text
     assert "temperature 4" in caplog.text

@@ -36,8 +36,8 @@ DEFAULTS = {
     ("features", "single_positive"): ("tabular", 4, "auto", None),
     ("arff", "full"): ("tabular", 4, "auto", None),
     ("xmc", "full"): ("sparse", 10, 5, None),
-    ("csv", "full"): ("finetune", 0, "auto", "resnet50.tv_in1k"),
-    ("csv", "single_positive"): ("finetune", 0, "auto", "resnet50.tv_in1k"),
+    ("csv", "full"): ("finetune", "auto", "auto", "resnet50.tv_in1k"),
+    ("csv", "single_positive"): ("finetune", "auto", "auto", "resnet50.tv_in1k"),
 }
 
 
@@ -83,6 +83,38 @@ def test_the_words_give_the_numbers_of_the_tables(table):
     assert flat == expected(table, "tkpr_a2")
     row = compose(CONFIGS, [f"experiment={table}", "method=tkpr_a2", "run_dir=x"])
     assert row.loss == cfg.loss
+
+
+# words: the row of a table that has the same loss, warm-up loss and recipe
+ROWS = {
+    "dataset=coco loss=db": ("coco_mlc_ranking_resnet101", "db"),
+    "dataset=coco loss=lsep": ("coco_mlc_ranking_resnet101", "lsep"),
+    "dataset=coco loss=ccd": ("coco_mlc_sota_resnet101", "ccd"),
+    "dataset=coco loss=asl": ("coco_mlc_sota_resnet101", "asl"),
+    "dataset=coco model=swin_base loss=tkpr_a2": ("coco_mlc_sota_swin", "tkpr_a2"),
+    "dataset=nuswide loss=tkpr_a1": ("nuswide_mlc_sota_swin", "tkpr_a1"),
+    "dataset=nuswide loss=ccd": ("nuswide_mlc_sota_swin", "ccd_swin"),
+    "dataset=nuswide loss=splc": ("nuswide_mlc_sota_swin", "splc_swin"),
+    "dataset=voc2007 loss=db": ("voc2007_mlc_sota_resnet101", "db"),
+    "dataset=voc2012 labels=single_positive loss=em_apl": (
+        "voc2012_mlml_sota_resnet50",
+        "em_apl_voc",
+    ),
+    "dataset=voc2012 labels=single_positive loss=role": ("voc2012_mlml_sota_resnet50", "role"),
+    "dataset=coco labels=single_positive loss=ll_cp": ("coco_mlml_sota_resnet50", "ll_cp"),
+}
+
+
+@pytest.mark.parametrize("words", ROWS)
+def test_the_words_give_the_constants_of_the_tables(words):
+    """Not the recipe alone: also the constants of the loss, and the loss of a warm-up."""
+    table, method = ROWS[words]
+    cfg = compose(CONFIGS, words.split())
+    row = compose(CONFIGS, [f"experiment={table}", f"method={method}", "run_dir=x"])
+    assert cfg.loss == row.loss
+    assert (cfg.optimizer, cfg.scheduler, cfg.model) == (row.optimizer, row.scheduler, row.model)
+    if cfg.trainer.warmup_epochs:
+        assert (cfg.warmup, cfg.trainer.warmup_epochs) == (row.warmup, row.trainer.warmup_epochs)
 
 
 @pytest.mark.parametrize("dataset", ["csv", "mosaic"])
@@ -178,6 +210,7 @@ def test_the_recipe_does_not_name_the_folder_unless_the_user_does():
     assert run_name("coco", "tkpr_a2", both) == "coco/tkpr_a2/model=resnet50"
 
 
+@pytest.mark.slow
 def test_sweeps_over_losses_resolve_each_job(tmp_path):
     words = [
         "-m",

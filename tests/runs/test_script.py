@@ -93,6 +93,7 @@ def test_an_unknown_data_set_to_prepare(call):
     assert said.startswith("error: no option 'vok2012' in dataset=: did you mean voc2012"), said
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough(run, tmp_path):
     """``predict.py ... | head -1`` ends without a traceback."""
     from PIL import Image

@@ -194,6 +194,7 @@ def test_export_checks_the_outputs(run, kind, name, tmp_path, monkeypatch, capsy
     assert "outputs differ by at most" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_export_onnx(run, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

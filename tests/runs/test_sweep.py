@@ -29,6 +29,7 @@ def check(folder, code, said):
     assert not list(folder.glob(".sweep-*"))
 
 
+@pytest.mark.slow
 def test_a_failed_run_does_not_stop_a_sweep(tmp_path):
     code, said = sweep(tmp_path)
     check(tmp_path, code, said)
@@ -49,6 +50,20 @@ def test_the_error_of_a_single_run_is_in_its_log(tmp_path):
     assert "Traceback" in text
 
 
+def test_so_is_that_of_data_which_cannot_be_read(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere"):
+        train("dataset=csv", "dataset.root=nowhere", "model=tiny", folder=tmp_path)
+    assert "failed: " in (tmp_path / "train.log").read_text()
+
+
+def test_a_finished_run_is_not_logged_again(tmp_path):
+    train(*SHORT, folder=tmp_path)
+    before = (tmp_path / "train.log").read_bytes()
+    train(*SHORT, folder=tmp_path)
+    assert (tmp_path / "train.log").read_bytes() == before
+
+
+@pytest.mark.slow
 def test_a_run_in_this_process_is_that_of_the_command(tmp_path, monkeypatch):
     """The same folder, words and numbers as with Hydra's launcher."""
     monkeypatch.chdir(tmp_path)

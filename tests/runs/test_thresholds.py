@@ -169,7 +169,10 @@ assert not any(name.split(".")[0] == "tkpr" for name in sys.modules)
 """
 
 
-def test_the_lines_in_the_docs_run(folder, tmp_path, monkeypatch, capsys):
+@pytest.mark.slow
+@pytest.mark.parametrize("photo", ["small", "large"])
+def test_the_lines_in_the_docs_run(photo, folder, tmp_path, monkeypatch, capsys):
+    """A large JPEG is decoded at a fraction of its size, by the lines as by predict.py."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     words = ["--format", "onnx", "--output", tmp_path / "model.onnx"]
@@ -177,6 +180,9 @@ def test_the_lines_in_the_docs_run(folder, tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     lines = page.partition("```text\nimport json")[2].partition("```")[0]
     shutil.copy(folder / "data" / "photos" / "05.jpg", tmp_path / "photo.jpg")
+    if photo == "large":
+        noise = np.random.default_rng(0).integers(0, 256, (600, 800, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / "photo.jpg")
     done = subprocess.run(
         [sys.executable, "-c", f"import json{lines}"],
         capture_output=True,
@@ -190,6 +196,7 @@ def test_the_lines_in_the_docs_run(folder, tmp_path, monkeypatch, capsys):
     assert ast.literal_eval(done.stdout) == pytest.approx(scores, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [("onnx", "m.onnx"), ("torch", "m.pt2")])
 def test_an_exported_model_runs_without_this_package(
     kind, name, folder, tmp_path, monkeypatch, capsys

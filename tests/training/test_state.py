@@ -1,7 +1,6 @@
 """What a run knows of its progress, and the file that keeps it."""
 
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,14 +8,6 @@ import torch
 from tkpr import records
 from tkpr.training import state
 from tkpr.training.state import Progress
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that is set by hand."""
-    now = SimpleNamespace(seconds=1000.0)
-    monkeypatch.setattr(time, "monotonic", lambda: now.seconds)
-    return now
 
 
 def test_an_epoch_that_ends_resets_its_counters(clock):
@@ -83,6 +74,28 @@ def test_a_file_that_holds_no_state_is_refused(tmp_path):
         state.load(tmp_path)
 
 
+def test_a_state_of_format_2_is_read(tmp_path):
+    """A higher number makes every run that is under way useless: change it with the content."""
+    saved(tmp_path, format=2)
+    assert state.load(tmp_path)["format"] == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(EOFError(), r"EOFError\(\)"), (EOFError("too short\nat 3"), "too short")]
+)
+def test_a_state_that_cannot_be_read_says_why_in_one_line(error, reason, tmp_path, monkeypatch):
+    saved(tmp_path)
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(
+        ValueError, match=rf"last\.ckpt cannot be read as a checkpoint \({reason}\):"
+    ):
+        state.load(tmp_path)
+
+
 def test_a_flipped_bit_in_a_state_is_noticed(tmp_path):
     file = saved(tmp_path, weight=torch.full((1000,), 0.5))
     content = bytearray(file.read_bytes())
@@ -129,4 +142,4 @@ def test_a_process_waits_a_minute_for_the_state_of_the_first(tmp_path, clock, mo
     appears = 2000
     with pytest.raises(FileNotFoundError, match="process 1 finds no state in"):
         state.load_together(tmp_path, Second("epoch 1, step 2"))
-    assert 1119 <= clock.seconds <= 1121
+    assert clock.seconds == 1120  # the last look, at 1119, was still within the minute

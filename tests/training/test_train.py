@@ -34,7 +34,6 @@ def test_every_loss_trains_and_resumes_bit_for_bit(loss, tmp_path):
     settings += {
         "em_apl": ["loss.warmup_epochs=1"],
         "db": ["labels=full"],  # among 40 single labels some class is missing
-        "db_voc": ["labels=full"],
     }.get(loss, [])
     whole = train(*settings, "trainer.epochs=3", folder=tmp_path / "whole")
     stop_after(1, *settings, "trainer.epochs=3", folder=tmp_path / "parts")
@@ -220,6 +219,7 @@ def hold(folder, ready, done):
         done.wait(60)
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_left_to_its_process(tmp_path):
     context = multiprocessing.get_context("spawn")
     ready, done = context.Event(), context.Event()

@@ -67,9 +67,9 @@ def test_unknown_labels_can_be_taken_as_negative_on_both_sides(words, tmp_path):
 def test_what_cannot_be_is_refused_before_training(words, tmp_path):
     for more, match in (
         (["labels=full"], "unknown: choose labels=ignore .* or labels=assume_negative"),
-        (["labels=ignore", "loss=asl"], "loss does not fit the data set: this loss takes no unkno"),
+        (["labels=ignore", "loss=gr"], "loss does not fit the data set: this loss takes no unkno"),
         (
-            ["labels=ignore", "loss@warmup=splc"],
+            ["labels=ignore", "loss@warmup=em"],
             "warmup does not fit the data set: this loss takes",
         ),
         (

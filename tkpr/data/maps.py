@@ -1,6 +1,7 @@
 """Outputs of a network's frozen part, stored once for all runs that train the rest."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch.utils.data import Dataset
 
 from tkpr import atomic
 from tkpr.data.dataset import MultiLabelData, Split
+from tkpr.data.fingerprint import READ_WHOLE, SAMPLED_FILES, digest
 from tkpr.data.targets import known_where, take
 from tkpr.losses.partial_labels import PartialLabels
 
@@ -73,7 +75,11 @@ def write_maps(
 
     atomic.write(file, write)
     try:
-        atomic.write(note, json.dumps({**header, "unreadable": unreadable}, indent=1))
+        about = {
+            "content": content_digest(np.lib.format.open_memmap(file, mode="r")),
+            "unreadable": unreadable,
+        }
+        atomic.write(note, json.dumps({**header, **about}, indent=1))
     except OSError:
         file.unlink()
         raise
@@ -88,22 +94,27 @@ def read_maps(file: Path, expected: Mapping[str, Any]) -> Maps:
     """
     try:
         header = json.loads(file.with_suffix(".json").read_text())
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-        unreadable = np.array(header["unreadable"], dtype=np.int64)
+        array = np.lib.format.open_memmap(file, mode="r")  # unlike np.load, opens nothing else
+        content, rows = header["content"], header["unreadable"]
+        if not all(type(row) is int and 0 <= row < len(array) for row in rows):
+            raise ValueError("unreadable must list rows")
+        unreadable = np.array(rows, dtype=np.int64)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"there are no maps at {error.filename}; make them with scripts/extract_features.py"
         ) from None
-    except (ValueError, KeyError, TypeError, EOFError) as error:
+    except (ValueError, LookupError, TypeError, EOFError, RecursionError) as error:
         raise ValueError(f"{file} is not a whole file of maps ({error}): delete it") from error
     wrong = [
         f"{key} is {header.get(key)}, not {value}"
         for key, value in expected.items()
         if header.get(key) != value
     ]
-    rows = 2 * expected["train"] + expected["test"]
-    if not wrong and (array.dtype != np.float16 or array.shape != (rows, *expected["map"])):
-        wrong = [f"it holds {array.dtype} {array.shape}, not float16 {(rows, *expected['map'])}"]
+    shape = (2 * expected["train"] + expected["test"], *expected["map"])
+    if not wrong and (array.dtype != np.float16 or array.shape != shape):
+        wrong = [f"it holds {array.dtype} {array.shape}, not float16 {shape}"]
+    if not wrong and content_digest(array) != content:
+        wrong = ["its content is not what was written"]
     if wrong:
         raise ValueError(
             f"{file} holds other maps ({'; '.join(wrong)}): delete it, or name another folder "
@@ -112,22 +123,46 @@ def read_maps(file: Path, expected: Mapping[str, Any]) -> Maps:
     return Maps(array, expected["train"], expected["size"], unreadable, header)
 
 
+def content_digest(array: np.ndarray) -> str:
+    """Return 16 digits of the SHA-256 of maps; of more than 256 MB, of 256 rows of them.
+
+    >>> content_digest(np.zeros((2, 3))) == content_digest(np.zeros((3, 2)))
+    False
+    """
+    rows = range(len(array))
+    if array.nbytes > READ_WHOLE:
+        rows = np.linspace(0, len(array) - 1, SAMPLED_FILES).astype(int).tolist()
+    return digest(itertools.chain([str(array.shape)], (array[row] for row in rows)))
+
+
 def fingerprint(data: MultiLabelData) -> str:
     """Return 16 digits that change with the images of a data set, their names and their order.
 
-    Of an image file the name and the length count.
+    Image files of up to 256 MB count byte by byte, so that a copy has the same fingerprint; of more
+    the name, the length and the date of each counts.
     """
     found = hashlib.sha256()
     for split in (data.train, data.test):
         found.update(f"{len(split)}:".encode())
+        images = [Path(image) for image in split.inputs if isinstance(image, str | Path)]
+        whole = sum(path.stat().st_size for path in images if path.is_file()) <= READ_WHOLE
         for name, image in zip(split.ids, split.inputs, strict=True):
             if isinstance(image, str | Path):
-                path = Path(image)
-                length = path.stat().st_size if path.is_file() else "missing"
-                found.update(f"{name}|{length}\n".encode(errors="surrogatepass"))
+                about = _file_state(Path(image), whole=whole)
+                found.update(f"{name}|{about}\n".encode(errors="surrogatepass"))
             else:
                 found.update(f"{name}|".encode() + np.asarray(image).tobytes())
     return found.hexdigest()[:16]
+
+
+def _file_state(path: Path, *, whole: bool) -> str:
+    """Return what an image file counts by."""
+    if not path.is_file():
+        return "missing"
+    if whole:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    state = path.stat()
+    return f"{state.st_size}|{state.st_mtime_ns}"
 
 
 class MapDataset(Dataset[Any]):

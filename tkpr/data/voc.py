@@ -39,7 +39,7 @@ def load_voc(
     """Read VOC 2007 (trainval / test) or VOC 2012 (train / val); samples sorted by file name.
 
     Args:
-        root: ``VOCdevkit`` or its parent folder.
+        root: ``VOCdevkit``, its parent folder, or ``VOC<year>`` inside it.
         year: 2007 (5,011 / 4,952 images) or 2012 (5,717 / 5,823 images).
         labels_from: ``imagesets``: ``ImageSets/Main/<class>_<split>.txt``, with 1 for present,
             0 for a class with difficult objects only, and -1 for absent. ``xml``: the objects in
@@ -89,6 +89,8 @@ def _year_folder(root: str | Path, year: int) -> Path:
     """Return the folder ``VOC<year>`` of the devkit."""
     how_to_get = f"get it with: python scripts/prepare_data.py dataset=voc{year} download=true"
     folder = dataset_root(root, how_to_get=how_to_get)
+    if folder.resolve().name == f"VOC{year}" and _main(folder).is_dir():
+        return folder
     candidates = (folder / f"VOC{year}", folder / "VOCdevkit" / f"VOC{year}")
     for candidate in candidates:
         if candidate.is_dir():

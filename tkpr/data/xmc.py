@@ -22,6 +22,10 @@ from tkpr.data.files import dataset_root, find_file, is_number, raw_lines
 
 STORED_MODELS_MAY_BUILD = ("load_xmc",)
 
+# features or labels, many times those of the largest public set: a wrong number in a file would
+# otherwise fill the memory with names of labels
+MOST = 100_000_000
+
 HOW_TO_GET = "data/README.md says where the files come from"
 
 
@@ -47,10 +51,14 @@ def load_xmc(
     MultiLabelData(class_names=['0', '1', ...
     """
     folder = dataset_root(root, how_to_get=HOW_TO_GET)
-    try:
-        paths = [find_file(folder, f"{name}_{part}.txt") for part in ("train", "test")]
-    except FileNotFoundError:
-        paths = []
+    paths, missing = [], None
+    for part in ("train", "test"):
+        try:
+            paths.append(find_file(folder, f"{name}_{part}.txt", how_to_get=HOW_TO_GET))
+        except FileNotFoundError as error:
+            missing = error
+    if missing and paths:  # one of two, which files of the other form do not make up for
+        raise missing
     if paths:
         train, test = (read_samples(path) for path in paths)
         for what, kind in (("features", "inputs"), ("labels", "targets")):
@@ -191,9 +199,9 @@ def read_split(path: Path, column: int, num_samples: int) -> np.ndarray:
     if not rows:
         raise ValueError(f"{path} is empty")
     order = np.array(rows)
-    if len(np.unique(order)) < len(order):
-        twice = next(line for line, row in enumerate(rows, 1) if row in rows[: line - 1])
-        raise ValueError(f"{path}, line {twice}: sample {rows[twice - 1] + 1} stands there twice")
+    _, first = np.unique(order, return_index=True)
+    for twice in np.setdiff1d(np.arange(len(order)), first)[:1]:
+        raise ValueError(f"{path}, line {twice + 1}: sample {order[twice] + 1} stands there twice")
     return order
 
 
@@ -205,7 +213,12 @@ def _read_header(path: Path, line: str) -> list[int]:
             f"{path}, line 1: expected the numbers of samples, features and labels; "
             f"got {line.strip()[:60]!r}"
         )
-    return [int(word) for word in words]
+    size = [int(word) for word in words]
+    if max(size[1:]) > MOST:
+        raise ValueError(
+            f"{path}, line 1: at most {MOST:,} features or labels can be used; got {max(size[1:])}"
+        )
+    return size
 
 
 def _check_rest(path: Path, number: int, line: str, announced: int) -> None:

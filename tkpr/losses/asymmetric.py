@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tkpr.losses.chunked import ChunkedLogits
-from tkpr.losses.inputs import REDUCTIONS, choose, prepare
+from tkpr.losses.inputs import REDUCTIONS, choose
 from tkpr.losses.label_lists import LabelLists
+from tkpr.losses.partial_labels import PartialLabels, find_known, reduce_known
 
 
 def right_probability(
@@ -50,7 +51,7 @@ class AsymmetricLoss(nn.Module):
 
     As in the original, the clamp at eps cuts the gradient of very wrong entries: a relevant label
     with p < eps (a logit below -18.4) no longer learns. An irrelevant label with p <= m has neither
-    loss nor gradient.
+    loss nor gradient. Unknown labels (`PartialLabels`) have no term.
 
     Args:
         gamma_neg: focusing power of irrelevant labels.
@@ -87,18 +88,17 @@ class AsymmetricLoss(nn.Module):
     def forward(
         self,
         logits: Tensor | ChunkedLogits,
-        targets: Tensor | LabelLists,
+        targets: Tensor | LabelLists | PartialLabels,
         index: Tensor | None = None,
     ) -> Tensor:
         """Return the sum (or mean) over all entries."""
         if isinstance(logits, ChunkedLogits):
             return logits.add_up(self, targets, mean=self.reduction is torch.mean)
-        logits, targets = prepare(logits, targets)
-        relevant = targets == 1
+        logits, relevant, known = find_known(logits, targets)
         right, log_right = right_probability(logits, relevant, clip=self.clip, eps=self.eps)
         # not 0, where a power below 1 has no slope
         wrong = (1 - right).clamp(min=torch.finfo(right.dtype).tiny)
         focus = torch.where(relevant, wrong**self.gamma_pos, wrong**self.gamma_neg)
         if self.detach_focus:
             focus = focus.detach()
-        return self.reduction(-focus * log_right)
+        return reduce_known(-focus * log_right, known, self.reduction)

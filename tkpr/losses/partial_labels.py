@@ -7,8 +7,10 @@ a value. A sentinel (-1 or NaN) would have to be looked for, and where it is not
 count the samples of a class, it would silently pass as a label.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Self
 
+import torch
 from torch import Tensor
 
 from tkpr.losses.chunked import ChunkedLogits
@@ -77,3 +79,48 @@ def split(
     logits, targets = prepare(logits, targets)
     relevant = targets == 1
     return logits, relevant, ~relevant
+
+
+def find_known(
+    logits: Tensor | ChunkedLogits, targets: Tensor | LabelLists | PartialLabels
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Check one batch as :func:`split` does, for losses that are sums over entries.
+
+    Args:
+        logits: raw scores, ``[B, C]``.
+        targets: 0 and 1 as ``[B, C]``, lists of labels, or partial labels.
+
+    Returns:
+        The logits in float32 or float64, which labels are relevant, and which are known, both bool
+        ``[B, C]``; None in place of the last where all are.
+
+    >>> find_known(torch.zeros(1, 2), PartialLabels.from_states(torch.tensor([[1, -1]])))[1:]
+    (tensor([[ True, False]]), tensor([[ True, False]]))
+    >>> find_known(torch.zeros(1, 2), torch.tensor([[1, 0]]))[1:]
+    (tensor([[ True, False]]), None)
+    """
+    if isinstance(targets, PartialLabels):
+        logits, relevant, irrelevant = split(logits, targets)
+        return logits, relevant, relevant | irrelevant
+    logits, targets = prepare(logits, targets)
+    return logits, targets == 1, None
+
+
+def reduce_known(
+    entries: Tensor, known: Tensor | None, reduction: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the sum, or the mean, over the known entries.
+
+    Args:
+        entries: the loss of each entry, ``[B, C]``.
+        known: bool ``[B, C]``; None: all are.
+        reduction: ``torch.sum`` or ``torch.mean``.
+
+    >>> entries, known = torch.tensor([[1.0, 5.0, 2.0]]), torch.tensor([[True, False, True]])
+    >>> reduce_known(entries, known, torch.mean)
+    tensor(1.5000)
+    """
+    if known is None:
+        return reduction(entries)
+    total = entries.where(known, 0).sum()
+    return total / known.sum().clamp(min=1) if reduction is torch.mean else total

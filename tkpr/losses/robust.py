@@ -5,8 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tkpr.losses.chunked import ChunkedLogits
-from tkpr.losses.inputs import REDUCTIONS, choose, prepare
+from tkpr.losses.inputs import REDUCTIONS, choose
 from tkpr.losses.label_lists import LabelLists
+from tkpr.losses.partial_labels import PartialLabels, find_known, reduce_known
 
 
 class Hill(nn.Module):
@@ -18,7 +19,8 @@ class Hill(nn.Module):
 
     An unlabelled entry with p near 1 is likely a missed label and is hardly pushed down. The
     logarithm is taken as logsigmoid, which equals the original's log of a sigmoid and stays finite
-    where that overflows (a relevant label with a logit below about -103 in float32).
+    where that overflows (a relevant label with a logit below about -103 in float32). Unknown labels
+    (`PartialLabels`) have no term.
 
     Args:
         lamb: lambda.
@@ -46,18 +48,18 @@ class Hill(nn.Module):
     def forward(
         self,
         logits: Tensor | ChunkedLogits,
-        targets: Tensor | LabelLists,
+        targets: Tensor | LabelLists | PartialLabels,
         index: Tensor | None = None,
     ) -> Tensor:
         """Return the sum (or mean) over all entries."""
         if isinstance(logits, ChunkedLogits):
             return logits.add_up(self, targets, mean=self.reduction is torch.mean)
-        logits, targets = prepare(logits, targets)
+        logits, relevant, known = find_known(logits, targets)
         shifted = logits - self.margin
         positive = -((-shifted).sigmoid() ** self.gamma) * F.logsigmoid(shifted)
         probability = logits.sigmoid()
         negative = (self.lamb - probability) * probability.square()
-        return self.reduction(torch.where(targets == 1, positive, negative))
+        return reduce_known(torch.where(relevant, positive, negative), known, self.reduction)
 
 
 class SPLC(nn.Module):
@@ -69,7 +71,8 @@ class SPLC(nn.Module):
 
     with z = s - m for given relevant labels and z = s for all others. From ``change_epoch`` on,
     every entry with sigmoid(z) > tau counts as relevant (without the margin, if it was not given as
-    such). The choice is made anew at every step; no label is stored.
+    such). The choice is made anew at every step; no label is stored. Unknown labels
+    (`PartialLabels`) have no term and are never taken as relevant.
 
     Args:
         tau: the threshold; the authors use 0.65 on COCO with 75 % of the labels.
@@ -110,16 +113,16 @@ class SPLC(nn.Module):
     def forward(
         self,
         logits: Tensor | ChunkedLogits,
-        targets: Tensor | LabelLists,
+        targets: Tensor | LabelLists | PartialLabels,
         index: Tensor | None = None,
     ) -> Tensor:
         """Return the sum (or mean) over all entries."""
         if isinstance(logits, ChunkedLogits):
             return logits.add_up(self, targets, mean=self.reduction is torch.mean)
-        logits, targets = prepare(logits, targets)
-        shifted = logits - self.margin * targets
-        relevant = targets == 1
+        logits, relevant, known = find_known(logits, targets)
+        shifted = logits - self.margin * relevant
         if self.epoch >= self.change_epoch:
             relevant = relevant | (shifted.sigmoid() > self.tau)
         margins = torch.where(relevant, shifted, -shifted)
-        return self.reduction(-((-margins).sigmoid() ** self.gamma) * F.logsigmoid(margins))
+        entries = -((-margins).sigmoid() ** self.gamma) * F.logsigmoid(margins)
+        return reduce_known(entries, known, self.reduction)

@@ -4,7 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from tkpr.losses.asymmetric import right_probability
-from tkpr.losses.inputs import REDUCTIONS, choose, prepare
+from tkpr.losses.inputs import REDUCTIONS, choose
+from tkpr.losses.label_lists import LabelLists
+from tkpr.losses.partial_labels import PartialLabels, find_known, reduce_known
 
 
 class RobustAsymmetricLoss(nn.Module):
@@ -20,7 +22,7 @@ class RobustAsymmetricLoss(nn.Module):
 
     The Hill factor takes the unshifted p, the focusing factor the shifted q. An irrelevant label
     costs at most 1.77 and is hardly pushed down beyond a logit of 10, where it may be a missed
-    positive.
+    positive. Unknown labels (`PartialLabels`) have no term.
 
     Args:
         gamma_neg: focusing power of irrelevant labels.
@@ -66,10 +68,14 @@ class RobustAsymmetricLoss(nn.Module):
         self.detach_focus = detach_focus
         self.reduction = choose(reduction, REDUCTIONS, "reduction")
 
-    def forward(self, logits: Tensor, targets: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        logits: Tensor,
+        targets: Tensor | LabelLists | PartialLabels,
+        index: Tensor | None = None,
+    ) -> Tensor:
         """Return the sum (or mean) over all entries; ``index`` is not used."""
-        logits, targets = prepare(logits, targets)
-        relevant = targets == 1
+        logits, relevant, known = find_known(logits, targets)
         right, log_right = right_probability(logits, relevant, clip=self.clip, eps=self.eps)
         bounded = right.clamp(min=self.eps)
         miss = 1 - bounded
@@ -82,4 +88,5 @@ class RobustAsymmetricLoss(nn.Module):
         focus = torch.where(relevant, wrong**self.gamma_pos, wrong**self.gamma_neg)
         if self.detach_focus:
             focus = focus.detach()
-        return self.reduction(-focus * torch.where(relevant, positive, negative))
+        entries = -focus * torch.where(relevant, positive, negative)
+        return reduce_known(entries, known, self.reduction)

@@ -36,12 +36,12 @@ class TKPR(nn.Module):
     Unknown labels (`PartialLabels`) are no labels of their row: they are not among the K+1 largest,
     nor under the softmax, and a row with K known labels or fewer is compared with those alone.
 
-    The surrogates are consistent with TKPR for scores in [0, 1] (Cor. 3; RESULTS.md says under
-    which conditions), hence ``scores``. With sigmoid scores p the gradient at a logit carries the
-    factor p (1 - p), which is 0.25 at 0 and 0.0025 at 6. A network that was warmed up by another
-    loss often has such logits, and TKPR then hardly moves a label that is ranked wrongly. Logits
-    divided by a temperature T of 4, say (``trainer.temperature``), leave the flat part of the
-    sigmoid; see docs/training.md.
+    The surrogates are consistent with TKPR for scores in [0, 1] (Cor. 3; docs/theory.md has the
+    conditions), hence ``scores``. With sigmoid scores p the gradient at a logit carries the factor
+    p (1 - p), which is 0.25 at 0 and 0.0025 at 6. A network that was warmed up by another loss
+    often has such logits, and TKPR then hardly moves a label that is ranked wrongly. Logits divided
+    by a temperature T of 4, say (``trainer.temperature``), leave the flat part of the sigmoid; see
+    docs/training.md.
 
     Args:
         alpha: which weighting term: 1, 2 (N_K) or 3 (N_K (2K + 1 - N_K) / 2).

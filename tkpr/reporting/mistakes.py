@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 from tkpr.data.dataset import Split
 from tkpr.decisions import class_report, confusions, probabilities
 from tkpr.reporting.escape import for_figure
-from tkpr.reporting.figures.cases import GREEN, GREY, pictures, pixels, wrap
+from tkpr.reporting.figures.cases import GREEN, GREY, find_picture, pictures, pixels, wrap
 from tkpr.reporting.page import render
 from tkpr.reporting.rows import Run
 from tkpr.runs.saved_model import load_decisions, load_predictions
@@ -122,7 +121,7 @@ def draw(
     for panel, row in zip(panels, chosen, strict=False):
         present = stored["targets"][row] > 0
         name = str(stored["ids"][row])
-        found = images.get(name) or images.get(PurePath(name).stem)
+        found = find_picture(images, name)
         if found:
             panel.imshow(pixels(*found), cmap="gray", aspect="equal")
         else:

@@ -127,8 +127,13 @@ def group_rows(runs: Iterable[Run], rows: Sequence[str]) -> dict[str, list[Run]]
     return grouped
 
 
-def check_same_labels(runs: Sequence[Run]) -> None:
-    """Refuse rows of one table whose labels differ although their settings of the data do not."""
+def check_same_labels(runs: Iterable[Run], keys: Iterable[str] = CHECKSUMS) -> None:
+    """Refuse runs whose labels differ although their settings of the data do not.
+
+    Args:
+        runs: to be compared with each other.
+        keys: of ``origin``: what may not differ.
+    """
     first: dict[str, Run] = {}
     for run in runs:
         parts = {
@@ -136,7 +141,7 @@ def check_same_labels(runs: Sequence[Run]) -> None:
             for key, value in run.settings.items()
             if key.split(".")[0] in ("dataset", "labels", "split")
         }
-        check_same_origin([first.setdefault(repr(sorted(parts.items())), run), run], CHECKSUMS)
+        check_same_origin([first.setdefault(repr(sorted(parts.items())), run), run], keys)
 
 
 def rows_in_paper_order(runs: Sequence[Run]) -> dict[str, list[Run]]:

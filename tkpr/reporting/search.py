@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tkpr.metrics import lower_is_better
-from tkpr.reporting.rows import Run
+from tkpr.reporting.rows import CHECKSUMS, Run, check_same_labels
 from tkpr.runs.plan import PlannedRun
 from tkpr.training.selection import counted_epoch
 
@@ -66,6 +66,8 @@ def ranked(runs: Iterable[Run], monitor: str) -> list[Candidate]:
         runs: finished runs on held-out images.
         monitor: the measure that decides.
     """
+    runs = list(runs)
+    check_same_labels(runs)
     sign = 1 if lower_is_better(monitor) else -1
     return sorted((candidate(run, monitor) for run in runs), key=lambda one: sign * one.value)
 
@@ -206,6 +208,7 @@ def scored(
                 f"delete {found[values].folder} or {run.folder}"
             )
         found[values] = run
+    check_same_labels(found.values(), (*CHECKSUMS, "fingerprint"))
     return {values: candidate(run, monitor) for values, run in found.items()}
 
 

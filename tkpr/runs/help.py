@@ -20,13 +20,17 @@ def overview(configs: Path) -> str:
     sections = [USAGE, "Groups, the default marked with *"]
     chosen = defaults((configs / "train.yaml").read_text())
     for folder in sorted(path for path in configs.iterdir() if path.is_dir()):
-        options = sorted(folder.glob("*.yaml"))
+        options = [
+            *sorted(folder.glob("*.yaml")),
+            *(file for file in sorted(folder.glob("*/*.yaml")) if file.parent.name != "shared"),
+        ]
         if not options:
             continue
         sections.append(f"\n{folder.name}=")
         for option in options:
-            mark = "*" if chosen.get(folder.name) == option.stem else " "
-            sections.append(f"  {mark} {option.stem:<32}{first_comment(option)}")
+            name = option.relative_to(folder).with_suffix("").as_posix()
+            mark = "*" if chosen.get(folder.name) == name else " "
+            sections.append(f"  {mark} {name:<32}{first_comment(option)}")
     sections.append("\nloss@warmup= takes the same options as loss=, the loss of the first epochs.")
     sections.append("\nSettings (trainer=default)\n")
     sections += indented(configs / "trainer" / "default.yaml", "trainer.")

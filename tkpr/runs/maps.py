@@ -15,6 +15,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 from torchvision.transforms import v2
+from tqdm import tqdm
 
 from tkpr import atomic
 from tkpr.config import build, model_facts
@@ -26,6 +27,7 @@ from tkpr.data.maps import Maps, fingerprint, read_maps, write_maps
 from tkpr.data.transforms import ImagePipeline
 from tkpr.models.cut import CutNetwork
 from tkpr.runs.settle import is_pretrained
+from tkpr.training.loader import explain_dead_worker, without_worker_traceback
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +57,13 @@ def stored_maps(cfg: DictConfig, data: MultiLabelData, *, batch_size: int = 32) 
     network = frozen_part(build(cfg.model, facts=model_facts((3, pipeline.size, pipeline.size), 0)))
     header = describe(cfg, data, network)
     key = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:12]
-    folder = absolute(cfg.map_dir)
-    file = folder / f"{header['network']}-{header['cut']}-{header['size']}-{key}.npy"
-    with only_one(file):
-        if not file.with_suffix(".json").exists():
+    file = map_folder(cfg) / f"{header['network']}-{header['cut']}-{header['size']}-{key}.npy"
+    on_error = cfg.dataset.get("on_error", "raise")
+    with only_one(file) as denied:
+        if not (file.exists() and file.with_suffix(".json").exists()):
+            if denied:
+                raise denied
             device = "cuda" if torch.cuda.is_available() else "cpu"
-            on_error = cfg.dataset.get("on_error", "raise")
             parts = [
                 ImageDataset(
                     part,
@@ -70,8 +73,27 @@ def stored_maps(cfg: DictConfig, data: MultiLabelData, *, batch_size: int = 32) 
                 )
                 for part in (data.train, data.test)
             ]
-            extract(file, header, network.to(device), parts, pipeline.finish, batch_size=batch_size)
-        return read_maps(file, header)
+            extract(
+                *(file, header, network.to(device), parts, pipeline.finish),
+                batch_size=batch_size,
+                num_workers=cfg.trainer.num_workers,
+            )
+        maps = read_maps(file, header)
+    if len(maps.unreadable) and on_error == "raise":
+        ids = [name for name in data.train.ids for _ in range(2)] + list(data.test.ids)
+        raise ValueError(
+            f"{len(maps.unreadable)} images could not be read when {file} was made, the first is "
+            f"{ids[maps.unreadable[0]]}: set dataset.on_error=skip, or mend them and delete the "
+            "file"
+        )
+    return maps
+
+
+def map_folder(cfg: DictConfig) -> Path:
+    """Return the folder of stored maps and probes."""
+    if not cfg.map_dir:
+        raise ValueError("map_dir must name the folder of stored maps; got nothing")
+    return absolute(cfg.map_dir)
 
 
 def frozen_part(model: nn.Module) -> CutNetwork:
@@ -82,7 +104,7 @@ def frozen_part(model: nn.Module) -> CutNetwork:
 def describe(cfg: DictConfig, data: MultiLabelData, network: CutNetwork) -> dict[str, Any]:
     """Return all that the maps of a data set depend on."""
     return {
-        "format": 1,
+        "format": 2,
         "network": str(cfg.model.get("model_name") or cfg.model._target_.split(".")[-2]),
         "weights": network.digest,
         "cut": cfg.model.cut,
@@ -104,14 +126,25 @@ def plain(values: Any) -> list[float]:
 
 
 @contextlib.contextmanager
-def only_one(file: Path) -> Iterator[None]:
-    """Wait until no other process makes ``file``; the lock ends with the process."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for part in file.parent.glob(f".{file.name}.*{atomic.PART}"):  # of a killed process
-            part.unlink()
-        yield
+def only_one(file: Path) -> Iterator[OSError | None]:
+    """Wait until no other process makes ``file``; the lock ends with the process.
+
+    Gives None, or why the folder cannot be written to: what it holds may still be read.
+    """
+    with contextlib.ExitStack() as stack:
+        denied = None
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(file.with_suffix(".lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for part in file.parent.glob(f".{file.name}.*{atomic.PART}"):  # of a killed process
+                part.unlink()
+        except OSError as error:
+            denied = OSError(
+                f"the folder {file.parent} cannot be written to ({error.strerror}): name another "
+                "with map_dir=..."
+            )
+        yield denied
 
 
 @torch.no_grad()
@@ -123,6 +156,7 @@ def extract(
     finish: nn.Module,
     *,
     batch_size: int,
+    num_workers: int = 0,
 ) -> None:
     """Run every image through the frozen part, training images mirrored as well, and store it.
 
@@ -133,6 +167,7 @@ def extract(
         parts: the training and the test images.
         finish: from uint8 pixels to the network's input.
         batch_size: images at a time.
+        num_workers: processes that load images.
     """
     device = next(network.parameters()).device
     finish = finish.to(device)
@@ -142,11 +177,13 @@ def extract(
     log.info("storing the maps of %d images, %.0f MB: %s", sum(map(len, parts)), size, file)
     unreadable: list[int] = []
     started = time.monotonic()
+    bar = tqdm(total=sum(map(len, parts)), unit=" images", leave=False, disable=None)
 
     def batches() -> Iterator[np.ndarray]:
         first = 0
         for part, views in zip(parts, (2, 1), strict=True):
-            for images, _, index in loader(part, batch_size=batch_size):
+            loaded = loader(part, batch_size=batch_size, num_workers=num_workers)
+            for images, _, index in without_worker_traceback(loaded):
                 # a batch in which images are missing still takes the rows of all of them
                 start = first
                 first = min(start + batch_size, len(part))
@@ -159,6 +196,7 @@ def extract(
                     if not found.abs().max() < 65504:
                         raise ValueError("the maps do not fit half precision; choose another cut")
                     maps[index.numpy() - start] = found.cpu().numpy()
+                bar.update(len(maps))
                 yield maps.reshape(-1, *header["map"])
             first = 0
             offset = 2 * len(parts[0]) if views == 1 else 0
@@ -166,5 +204,6 @@ def extract(
                 log.warning("left out, because it cannot be read: %s", part.ids[row])
                 unreadable.append(offset + views * row)
 
-    write_maps(file, header, shape, batches, unreadable)
+    with bar, explain_dead_worker():
+        write_maps(file, header, shape, batches, unreadable)
     log.info("stored in %.0f s", time.monotonic() - started)

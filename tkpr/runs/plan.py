@@ -219,7 +219,7 @@ def search_space(
     """
     own = OmegaConf.select(cfg, "plan.search", default={}).items()
     values = {str(key): str(text).split(",") for key, text in own if text is not None}
-    warms_up = cfg.trainer.warmup_epochs > 0 and cfg.warmup != cfg.loss
+    warms_up = cfg.trainer.warmup_epochs != 0 and cfg.warmup != cfg.loss
     space = {}
     for key, one in (values | {key: list(one) for key, one in named.items()}).items():
         node, _, name = key.rpartition(".")

@@ -15,10 +15,10 @@ from torch import nn
 from tkpr import atomic
 from tkpr.config import build
 from tkpr.data.assemble import TrainingData
-from tkpr.data.files import absolute
+from tkpr.data.fingerprint import digest
 from tkpr.data.maps import MapDataset
 from tkpr.data.targets import known_where
-from tkpr.runs.maps import only_one
+from tkpr.runs.maps import map_folder, only_one
 from tkpr.runs.saved_model import content_checksum
 from tkpr.training.probe import classifier_inputs, fit
 from tkpr.training.trainer import train_stats
@@ -42,20 +42,25 @@ def start_from_probe(model: Any, cfg: DictConfig, data: TrainingData, device: to
     if not isinstance(classifier, nn.Linear):
         log.info("no linear classifier: the run starts without a probe")
         return
-    file = probe_file(cfg, data)
+    file = probe_file(model, cfg, data)
     if file is None:
         state = train_probe(model, cfg, data, device)
     else:
-        with only_one(file):
-            found = read_probe(file)
+        with only_one(file) as denied:
+            found = read_probe(file, classifier)
             state = train_probe(model, cfg, data, device) if found is None else found
-            if found is None:
+            if found is None and not denied:
                 atomic.write(file, save(state, {"checksum": content_checksum(state, {})}))
     classifier.load_state_dict(state)
 
 
-def read_probe(file: Path) -> dict[str, torch.Tensor] | None:
-    """Return the weights of a stored probe; None if there is none, or only a damaged one."""
+def read_probe(file: Path, classifier: nn.Linear) -> dict[str, torch.Tensor] | None:
+    """Return the weights of a stored probe; None if there is none, or only a damaged one.
+
+    Args:
+        file: of the probe.
+        classifier: whose weights they are to become.
+    """
     if not file.exists():
         return None
     try:
@@ -64,7 +69,10 @@ def read_probe(file: Path) -> dict[str, torch.Tensor] | None:
         state = load_file(file)
     except (SafetensorError, OSError):
         about, state = {}, {}
-    if about.get("checksum") == content_checksum(state, {}):
+    shapes = {name: value.shape for name, value in classifier.state_dict().items()}
+    if about.get("checksum") == content_checksum(state, {}) and shapes == {
+        name: value.shape for name, value in state.items()
+    }:
         return state
     log.warning("%s is damaged: the probe is trained again", file)
     return None
@@ -80,6 +88,7 @@ def train_probe(
         batch_size=cfg.trainer.batch_size,
         device=device,
         bf16=cfg.trainer.precision.startswith("bf16"),
+        num_workers=0 if isinstance(data.train, MapDataset) else cfg.trainer.num_workers,
     )
     targets, known = torch.from_numpy(data.train_targets), known_where(data.train_unknown)
     loss = build(cfg.probe, facts=train_stats(data, cfg.trainer.epochs))
@@ -89,18 +98,32 @@ def train_probe(
     return {"weight": weight.cpu().contiguous(), "bias": bias.cpu()}
 
 
-def probe_file(cfg: DictConfig, data: TrainingData) -> Path | None:
+def probe_file(model: Any, cfg: DictConfig, data: TrainingData) -> Path | None:
     """Where the probe of a run with stored maps is kept: named by all that it depends on."""
     if not isinstance(data.train, MapDataset):
         return None
     depends = {
         "maps": Path(str(data.train.maps.filename)).name,
         "model": OmegaConf.to_container(cfg.model, resolve=True),
+        "weights": weights_below(model),
         "probe": OmegaConf.to_container(cfg.probe, resolve=True),
-        "labels": data.counts["train_checksum"],
+        "epochs": cfg.trainer.epochs,
+        "labels": [data.counts["train_checksum"], data.counts["train_labels_all"]],
         "rows": hashlib.sha256(data.train.rows.tobytes()).hexdigest(),
         "seed": cfg.seed,
         "precision": cfg.trainer.precision,
     }
     key = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:16]
-    return absolute(cfg.map_dir) / f"probe-{key}.safetensors"
+    return map_folder(cfg) / f"probe-{key}.safetensors"
+
+
+def weights_below(model: Any) -> str:
+    """Return a digest of a model's weights without those of its classifier."""
+    classifier = model.get_classifier()
+    own = next(name for name, part in model.named_modules() if part is classifier)
+    state = {
+        name: value.detach().cpu().numpy()
+        for name, value in sorted(model.state_dict().items())
+        if not name.startswith(f"{own}.")
+    }
+    return digest(part for pair in state.items() for part in pair)

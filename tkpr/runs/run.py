@@ -83,9 +83,10 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         claimed = stack.enter_context(claim(folder, cfg)) if fabric.is_global_zero else None
         loaded = None
         if claimed:
+            if not (folder / "metrics.json").exists():
+                stack.enter_context(log_to(folder / "train.log"))
             loaded = load_data(cfg)
-            weights = weights_fingerprint(cfg, len(loaded.class_names))
-            check_data(folder, fingerprint(loaded) | {"weights": weights})
+            check_data(folder, origin(cfg, loaded))
         # the first process looks for all: others may see a shared file system later
         claimed, finished = fabric.broadcast((claimed, (folder / "metrics.json").exists()))
         if not claimed:
@@ -93,8 +94,6 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         if finished:
             log.info("%s is finished: skipped", folder)
             return records.read_results(folder) if fabric.is_global_zero else None
-        if fabric.is_global_zero:
-            stack.enter_context(log_to(folder / "train.log"))
         if fabric.world_size > 1 and fabric.is_global_zero:
             log.info("%d processes share the work", fabric.world_size)
         loaded = loaded or load_data(cfg)
@@ -118,7 +117,8 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         resumed = (folder / "last.ckpt").exists()
         # on rank 0 alone: the other processes take over its weights
         if "probe" in cfg and is_pretrained(cfg) and fabric.is_global_zero and not resumed:
-            start_from_probe(model, cfg, data, fabric.device)
+            with explain_dead_worker():
+                start_from_probe(model, cfg, data, fabric.device)
         trainer = Trainer(cfg, fabric, data, model, folder)
         check_against_data(trainer)
         stopping = stop_on_signals(trainer.preemption)
@@ -127,6 +127,23 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         if fabric.is_global_zero:
             return write_results(trainer, outputs)
     return None
+
+
+def origin(cfg: DictConfig, loaded: MultiLabelData) -> dict[str, str]:
+    """Return the fingerprints of a run's data and of its pretrained weights."""
+    return fingerprint(loaded) | {"weights": weights_fingerprint(cfg, len(loaded.class_names))}
+
+
+def check_present_data(cfg: DictConfig, folder: Path) -> None:
+    """Refuse a finished run that was computed from other data than its settings name now.
+
+    Args:
+        cfg: its settings, as composed.
+        folder: of the run.
+    """
+    cfg = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "plan"])
+    settle(cfg)
+    check_data(folder, origin(cfg, load_data(cfg)))
 
 
 def launch(cfg: DictConfig) -> Fabric:

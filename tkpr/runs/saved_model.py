@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from tkpr import atomic, records
+from tkpr import records
 from tkpr.config import build, model_facts
 from tkpr.data.files import read_arrays
 from tkpr.runs.untrusted import check_targets, first_line, read_settings
@@ -31,7 +31,7 @@ NO_OTHER_WEIGHTS: dict[str, Any] = {
     "cache_dir": None,
 }
 # where the machine that trained the model kept files; no stored file chooses where others write
-FOLDERS_TO_WRITE = ("cache_dir", "dataset.cache_dir", "run_dir")
+FOLDERS_TO_WRITE = ("cache_dir", "dataset.cache_dir", "map_dir", "run_dir")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def save_model(file: Path, trained: TrainedModel) -> None:
         "temperature": json.dumps(trained.temperature),
         "thresholds": json.dumps(trained.thresholds),
     }
-    atomic.write(file, save(weights, about | {"checksum": content_checksum(weights, about)}))
+    content = save(weights, about | {"checksum": content_checksum(weights, about)})
+    records.replace_file(file, content, trained.run)
 
 
 def load_model(path: Path) -> TrainedModel:

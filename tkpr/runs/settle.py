@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from tkpr.config import epochs_to_train
 from tkpr.models.preprocessing import preprocessing, timm_name
 from tkpr.models.tail import tail_cut
 
@@ -27,7 +28,7 @@ def settle(cfg: DictConfig) -> None:
 
     >>> from omegaconf import OmegaConf
     >>> transform = {"size": None, "mean": None, "std": 1, "interpolation": None}
-    >>> model = {"_target_": "tkpr.models.efficientnet_lite0.create"}
+    >>> model = {"model_name": "tf_efficientnet_lite0"}
     >>> cfg = OmegaConf.create({"transform": transform, "model": model})
     >>> settle(cfg)
     >>> cfg.transform
@@ -80,11 +81,13 @@ def is_pretrained(cfg: DictConfig) -> bool:
 def left_to_labels(cfg: DictConfig) -> bool:
     """Whether a setting is ``auto`` that :func:`settle_to_labels` fills in."""
     losses = [cfg[name].get("k") for name in LOSSES if name in cfg]
-    return "auto" in (*losses, cfg.trainer.epochs)
+    return "auto" in (*losses, cfg.trainer.epochs, cfg.trainer.warmup_epochs)
 
 
 def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
-    """Fill in, in place, what is ``auto`` and depends on the labels: K of the losses, epochs.
+    """Fill in, in place, what is ``auto`` and depends on the labels: K of the losses, epochs, E_w.
+
+    The loss of the warm-up has half of the epochs.
 
     Args:
         cfg: the whole configuration.
@@ -92,42 +95,41 @@ def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
 
     >>> from omegaconf import OmegaConf
     >>> losses = {"loss": {"k": "auto"}, "warmup": {}}
-    >>> cfg = OmegaConf.create({**losses, "trainer": {"epochs": "auto"}})
+    >>> trainer = {"epochs": "auto", "stop_after": None, "warmup_epochs": "auto"}
+    >>> cfg = OmegaConf.create({**losses, "trainer": trainer})
     >>> settle_to_labels(cfg, np.ones((2000, 8)))
-    >>> cfg.loss.k, cfg.trainer.epochs
-    (7, 5)
+    >>> cfg.loss.k, cfg.trainer.epochs, cfg.trainer.warmup_epochs
+    (7, 5, 3)
     """
     for name in LOSSES:
         if name in cfg and cfg[name].get("k") == "auto":
-            cfg[name].k = fitting_k(cfg, targets)
+            cfg[name].k = fitting_k(targets)
     samples = targets.shape[0]
     if cfg.trainer.epochs == "auto":
         cfg.trainer.epochs = min(max(FEWEST_EPOCHS, round(VIEWS / samples)), MOST_EPOCHS)
+    if cfg.trainer.warmup_epochs == "auto":
+        epochs = epochs_to_train(cfg.trainer)
+        cfg.trainer.warmup_epochs = min((epochs + 1) // 2, epochs - 1)
 
 
-def fitting_k(cfg: DictConfig, targets: Any) -> int:
+def fitting_k(targets: Any) -> int:
     """Return the K that ``auto`` stands for.
 
     A relevant label on top is pulled up by its K pairs and pushed down by one for each other
     relevant label. So K is twice the number of labels that 95 % of the samples do not exceed, at
-    most half the number of classes. After a linear probe it is this number itself: too few
-    runs speak for more (docs/training.md). K is never below it nor below 3, as far as the classes
-    allow: K + 1 may not exceed their number.
+    most half the number of classes (docs/training.md has the measurements). It is never below
+    this number nor below 3, as far as the classes allow: K + 1 may not exceed their number.
 
     Args:
-        cfg: the whole configuration.
         targets: observed labels of the training set, ``[N, C]``, dense or sparse.
 
-    >>> for cfg in (OmegaConf.create({}), OmegaConf.create({"probe": {}})):
-    ...     rows = [np.arange(20) < np.full((9, 1), labels) for labels in (1, 3, 6, 12, 20)]
-    ...     print([fitting_k(cfg, targets) for targets in rows])
+    >>> rows = [np.arange(20) < np.full((9, 1), labels) for labels in (1, 3, 6, 12, 20)]
+    >>> [fitting_k(targets) for targets in rows]
     [3, 6, 10, 12, 19]
-    [3, 3, 6, 12, 19]
     """
     usual = int(np.quantile(label_counts(targets), 0.95, method="higher"))
     classes = targets.shape[1]
-    wanted = max(3, usual, 0 if "probe" in cfg else min(2 * usual, classes // 2))
-    return max(1, min(wanted, classes - 1))
+    return max(1, min(max(3, usual, min(2 * usual, classes // 2)), classes - 1))
 
 
 def label_counts(targets: Any) -> np.ndarray:
@@ -146,7 +148,7 @@ def warn_of_small_k(cfg: DictConfig, targets: Any) -> None:
     """
     if not cfg.loss._target_.endswith(".TKPR"):
         return
-    k, better = cfg.loss.k, fitting_k(cfg, targets)
+    k, better = cfg.loss.k, fitting_k(targets)
     share = np.mean(label_counts(targets) > k)
     if share > 0.5 and better > k:
         log.warning(

@@ -25,6 +25,12 @@ def whole(least: int) -> tuple[str, Callable[[Any], bool]]:
     return f"a whole number of at least {least}", lambda value: is_whole(value) and value >= least
 
 
+def whole_or_auto(least: int) -> tuple[str, Callable[[Any], bool]]:
+    """A whole number of at least ``least``, or the word auto."""
+    wanted, holds = whole(least)
+    return f"{wanted}, or auto", lambda value: value == "auto" or holds(value)
+
+
 def is_whole(value: Any) -> bool:
     """Whether a value is a whole number; true and false are not.
 
@@ -61,12 +67,9 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "transform.size": whole(1),
     "optimizer.lr": AT_LEAST_0,
     "optimizer.weight_decay": AT_LEAST_0,
-    "trainer.epochs": (
-        "a whole number of at least 1, or auto",
-        lambda value: value == "auto" or (is_whole(value) and value >= 1),
-    ),
+    "trainer.epochs": whole_or_auto(1),
     "trainer.stop_after": whole(1),
-    "trainer.warmup_epochs": whole(0),
+    "trainer.warmup_epochs": whole_or_auto(0),
     "trainer.temperature": ABOVE_0,
     "trainer.batch_size": whole(1),
     "trainer.accumulate": whole(1),
@@ -86,10 +89,7 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "trainer.patience": whole(1),
     "trainer.accelerator": one_of("auto", "cpu", "gpu", "cuda", "mps"),
-    "trainer.devices": (
-        "a whole number of at least 1, or auto",
-        lambda value: value == "auto" or (is_whole(value) and value >= 1),
-    ),
+    "trainer.devices": whole_or_auto(1),
     "trainer.num_nodes": whole(1),
     "trainer.precision": one_of("32-true", "bf16-mixed", "16-mixed", "auto"),
     "trainer.channels_last": YES_OR_NO,
@@ -128,7 +128,7 @@ def check_settings(cfg: DictConfig) -> None:
             "early stopping may not look at the test set: set split.holdout=0.2 as well, or "
             "trainer.patience=null"
         )
-    warmup = trainer.warmup_epochs
+    warmup = 0 if trainer.warmup_epochs == "auto" else trainer.warmup_epochs
     epochs = math.inf if trainer.epochs == "auto" else epochs_to_train(trainer)
     if warmup >= epochs and cfg.warmup != cfg.loss:
         raise ValueError(

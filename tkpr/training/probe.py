@@ -13,11 +13,18 @@ from torch.utils.data import DataLoader
 
 from tkpr.data.assemble import TrainingData, loader
 from tkpr.data.targets import take
+from tkpr.training.loader import without_worker_traceback
 
 
 @torch.no_grad()
 def classifier_inputs(
-    model: nn.Module, data: TrainingData, *, batch_size: int, device: torch.device, bf16: bool
+    model: nn.Module,
+    data: TrainingData,
+    *,
+    batch_size: int,
+    device: torch.device,
+    bf16: bool,
+    num_workers: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Return what reaches the classifier for each training sample, and the samples' rows.
 
@@ -27,6 +34,7 @@ def classifier_inputs(
         batch_size: samples at a time.
         device: where to compute.
         bf16: whether to compute in bfloat16.
+        num_workers: processes that load images.
 
     Returns:
         Features float32 ``[N, D]``, the mean over places where there are several, and rows ``[N]``,
@@ -44,8 +52,8 @@ def classifier_inputs(
 
     hook = model.get_classifier().register_forward_pre_hook(keep)  # type: ignore[operator]
     rows = []
-    batches: DataLoader[Any] = loader(plain, batch_size=batch_size)
-    for inputs, _, index in batches:
+    batches: DataLoader[Any] = loader(plain, batch_size=batch_size, num_workers=num_workers)
+    for inputs, _, index in without_worker_traceback(batches):
         if len(index):
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 model(finish(inputs.to(device)).contiguous())

@@ -118,6 +118,8 @@ def pictures(run: Run, dataset: Any = None) -> dict[str, tuple[Split, int]]:
     if dataset is None:
         dataset = OmegaConf.create(run.config["dataset"])
         check_targets(dataset, run.folder, package="tkpr.data")
+        if "cache_dir" in dataset:  # a stored file does not choose where others write
+            dataset.cache_dir = None
     if "train_split" in dataset:
         return {}
     data = build_dataset(dataset)
@@ -129,6 +131,21 @@ def pictures(run: Run, dataset: Any = None) -> dict[str, tuple[Split, int]]:
             found.setdefault(name, (split, row))
             by_stem.setdefault(PurePath(name).stem, []).append((split, row))
     return {stem: places[0] for stem, places in by_stem.items() if len(places) == 1} | found
+
+
+def find_picture(images: Mapping[str, tuple[Split, int]], name: str) -> tuple[Split, int] | None:
+    """Look an image up by its id; an id without a folder may lack the image's folder and ending.
+
+    Args:
+        images: of :func:`pictures`.
+        name: the id.
+
+    >>> images = {"0": ("split", 7), "train/0.png": ("split", 7)}
+    >>> find_picture(images, "0.jpg"), find_picture(images, "test/0.png")
+    (('split', 7), None)
+    """
+    short = PurePath(name).stem if PurePath(name).parent == PurePath() else name
+    return images.get(name) or images.get(short)
 
 
 def pixels(split: Split, row: int) -> np.ndarray:
@@ -157,7 +174,7 @@ def draw(cases: Cases, images: Mapping[str, tuple[Split, int]], rows: Sequence[s
         fontsize=8,
     )
     for column, case in zip(panels.T, cases.chosen, strict=True):
-        found = images.get(case.id) or images.get(PurePath(case.id).stem)
+        found = find_picture(images, case.id)
         if found:
             column[0].imshow(pixels(*found), cmap="gray", aspect="equal")
         else:
