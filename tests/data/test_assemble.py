@@ -1,7 +1,10 @@
 import multiprocessing
+import os
 import signal
 import subprocess
+import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -211,6 +214,19 @@ def test_default_config_builds_the_mosaic():
     assert targets.shape == (8, 10)
 
 
+def test_workers_are_no_forks_of_this_process(data):
+    """A fork of a process with threads may hang: here every fork does."""
+    forks_hang = [True]
+    os.register_at_fork(after_in_child=lambda: forks_hang and time.sleep(1e6))
+    ready = assemble(data, labels=labels.full, pipeline=LIGHT)
+    try:
+        batches = loader(ready.train, batch_size=4, num_workers=1)
+        batches.timeout = 60
+        assert len(list(batches)) == 10
+    finally:
+        forks_hang.clear()
+
+
 @pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="this system does not tell senders")
 def test_a_worker_ends_with_its_main_process_only(data):
     """Clusters send SIGTERM to everyone; a main process that saves needs its workers."""
@@ -218,8 +234,10 @@ def test_a_worker_ends_with_its_main_process_only(data):
     batches = iter(loader(ready.train, batch_size=4, num_workers=1))
     next(batches)
     (worker,) = multiprocessing.active_children()
-    subprocess.run(["kill", "-TERM", str(worker.pid)], check=True)
-    worker.join(timeout=1)
+    server = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[1]
+    assert server != str(os.getpid())
+    subprocess.run(["kill", "-TERM", str(worker.pid), server], check=True)
+    worker.join(timeout=8)  # a worker looks every 5 seconds whether its server is there
     assert worker.is_alive()
     assert len(list(batches)) == 9
     worker.terminate()

@@ -248,6 +248,14 @@ def test_rows_in_memory_are_loaded_by_this_process():
     assert [index.tolist() for *_, index in batches] == [[0, 1], [2]]
 
 
+def test_features_are_computed_in_full_precision():
+    """The recipe of COCO trains in half precision, which is slow on a CPU."""
+    words = ["dataset=coco", "model=resnet50_v1"]
+    assert compose_words(CONFIGS, words).trainer.precision == "16-mixed"
+    cfg = compose_words(CONFIGS, words, name="extract_features")
+    assert cfg.trainer.precision == "32-true"
+
+
 def test_script_extracts_features_of_photographs_not_maps(tmp_path):
     save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
     cfg = compose_words(

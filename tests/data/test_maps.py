@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tkpr.data.assemble import loader
 from tkpr.data.dataset import MultiLabelData, Split
 from tkpr.data.maps import MapDataset, fingerprint, read_maps, write_maps
 
@@ -156,6 +157,7 @@ def test_test_images_are_as_they_are(tmp_path):
     write(tmp_path / "m.npy")
     maps = read_maps(tmp_path / "m.npy", HEADER)
     dataset = MapDataset(maps, split(3), 8 + np.arange(3))
+    assert loader(dataset, batch_size=2, num_workers=2).num_workers == 0  # maps are not pickled
     assert dataset.__getitems__([0, 2])[0][:, 0, 0, 0].tolist() == [16, 20]
 
 

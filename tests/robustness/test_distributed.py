@@ -30,7 +30,8 @@ def torchrun(processes, *words, options=(), script=ROOT / "train.py"):
 def spoilt(file, code):
     """Write a train.py in which something goes wrong in the second process."""
     lines = ["import os, signal, sys", f"sys.path.insert(0, {str(ROOT)!r})", "import train"]
-    file.write_text("\n".join([*lines, textwrap.dedent(code), "train.main()"]))
+    last = "if __name__ == '__main__':\n    train.main()"  # loader workers import the file
+    file.write_text("\n".join([*lines, textwrap.dedent(code), last]))
     return file
 
 

@@ -20,7 +20,6 @@ import torch
 from tests.robustness.processes import finish, metrics, start
 from tests.short_runs import SMALL, train
 from tkpr import atomic
-from tkpr.data.images import ImageDataset
 from tkpr.training import state as checkpoint
 from tkpr.training.trainer import Trainer
 
@@ -236,14 +235,14 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path, monkeypatch):
 
 def test_a_loader_worker_that_dies_is_named(tmp_path, monkeypatch):
     """As the system does it when memory runs out."""
-    squashed = ImageDataset._squashed
+    begin = Trainer.begin_epoch
 
-    def die(dataset, index):
-        if dataset.augment and int(dataset._epoch) == 1 and multiprocessing.parent_process():
-            os.kill(os.getpid(), signal.SIGKILL)
-        return squashed(dataset, index)
+    def kill_a_worker(trainer):
+        begin(trainer)
+        if trainer.progress.epoch == 1:
+            os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
-    monkeypatch.setattr(ImageDataset, "_squashed", die)
+    monkeypatch.setattr(Trainer, "begin_epoch", kill_a_worker)
     answer = r"^DataLoader worker \(pid.*; out of memory is the usual cause: lower trainer.num_wo"
     with pytest.raises(ChildProcessError, match=answer) as died:
         train(*RUN, "trainer.num_workers=2", folder=tmp_path)

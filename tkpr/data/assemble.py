@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -227,11 +228,11 @@ def loader(
         batch_size: samples per batch.
         sampler: their order; None: sequential.
         num_workers: number of worker processes, which does not change the batches; 0: load in this
-            process, as features in memory always are.
+            process, as features and maps always are.
         pin_memory: whether to copy batches to page-locked memory, for a faster transfer to a GPU.
         drop_last: whether to drop the last batch if it is smaller.
     """
-    if isinstance(dataset, FeatureDataset):  # to send rows to another process costs more
+    if not isinstance(dataset, ImageDataset):  # to send rows to another process costs more
         num_workers = 0
     return DataLoader(
         dataset,
@@ -243,7 +244,27 @@ def loader(
         drop_last=drop_last,
         persistent_workers=num_workers > 0,
         worker_init_fn=_ignore_foreign_sigterm,
+        multiprocessing_context=_fork_server() if num_workers else None,
     )
+
+
+def _fork_server() -> Any:
+    """Start the process that workers are forked from; return its context, None where there is none.
+
+    A fork of this process would now and then hang at once: other threads, such as those of a
+    process group, may hold a lock of the interpreter that no thread of the copy releases.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():  # Windows
+        return None
+    forkserver.set_forkserver_preload([__name__])
+    resource_tracker.ensure_running()  # it would unblock SIGTERM below
+    # inherited: clusters and torchrun send SIGTERM to the server as well
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+    return multiprocessing.get_context("forkserver")
 
 
 def _ignore_foreign_sigterm(_: int) -> None:
