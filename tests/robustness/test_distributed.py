@@ -8,7 +8,9 @@ import textwrap
 import time
 
 import pytest
+import timm
 import torch
+from safetensors.torch import save_file
 
 from tests.data.miniature import make_arff, make_csv
 from tests.robustness.processes import ROOT, finish, metrics, start
@@ -114,6 +116,32 @@ def test_losses_with_a_state_per_sample(method, tmp_path):
         assert state["corrections"].any()
     if method == "em_apl":
         assert (state["labels"] < 0).any()
+
+
+@pytest.mark.parametrize("maps", [True, False])
+def test_a_probe_on_features_that_all_processes_compute(maps, tmp_path):
+    """As one process trains it, from images and from maps; one of 12 images cannot be read."""
+    torch.manual_seed(0)
+    save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
+    root = make_csv(tmp_path / "data")
+    (root / "photos/03.jpg").write_bytes(b"")
+    words = ["dataset=csv", f"dataset.root={root}", "recipe=finetune", "dataset.on_error=skip"]
+    words += ["model=timm", "model.model_name=test_resnet", "transform.size=64", "loss=bce"]
+    words += [f"model.checkpoint={tmp_path / 'w.safetensors'}", "trainer.batch_size=2"]
+    words += [f"model.cut={'layer3' if maps else 'null'}", "optimizer.lr=0", "trainer.epochs=1"]
+    words += ["trainer.accelerator=cpu", "trainer.ks=[1,2]", "trainer.monitor=mAP@1"]
+    words += ["trainer.num_workers=1"]
+    train(*words, f"map_dir={tmp_path / 'one'}", folder=tmp_path / "run")
+    many = [*words, f"map_dir={tmp_path / 'two'}", f"run_dir={tmp_path / 'many'}"]
+    code, said = finish(torchrun(2, *many))
+    assert code == 0, said
+    assert said.count("starts from a linear probe on") == 1, said
+    named = said.count("left out, because it cannot be read")
+    assert named == 1 + maps, said  # also when the maps are stored
+    single, both = (checkpoint.load(tmp_path / name)["model"] for name in ("run", "many"))
+    (weight,) = (name for name in single if name.endswith("fc.weight"))
+    torch.testing.assert_close(both[weight], single[weight], rtol=1e-3, atol=1e-5)
+    assert single[weight].abs().max() > 1e-2
 
 
 def wait_for(file, agent):

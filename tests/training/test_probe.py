@@ -11,6 +11,7 @@ from tests.training.test_trainer import samples
 from tkpr.data.features import FeatureDataset
 from tkpr.losses import AssumeNegative
 from tkpr.losses.partial_labels import PartialLabels
+from tkpr.training.predict import fabric_on
 from tkpr.training.probe import classifier_inputs, fit
 
 
@@ -131,6 +132,7 @@ class Augmented(FeatureDataset):
 
     def __getitems__(self, indices):
         good = [row for row in indices if row not in self.broken]
+        self.unreadable[list(self.broken)] = True
         inputs, targets, index = super().__getitems__(torch.tensor(good, dtype=torch.long))
         return inputs * 0 if self.augment else inputs, targets, index
 
@@ -144,8 +146,7 @@ def test_what_reaches_a_classifier(shape):
     model = Network(shape).train()
     seen = []
     model.register_forward_hook(lambda module, *_: seen.append(module.training))
-    device = torch.device("cpu")
-    features, rows = classifier_inputs(model, data, batch_size=2, device=device, bf16=False)
+    features, rows = classifier_inputs(model, data, fabric_on("cpu"), batch_size=2)
     assert rows.tolist() == [0, 1, 5, 6]
     places = model.body(dataset.inputs[rows]).detach().reshape(4, -1, 2)
     torch.testing.assert_close(features, places.mean(1))
@@ -157,9 +158,9 @@ def test_what_reaches_a_classifier(shape):
 
 def test_features_in_bfloat16():
     data = SimpleNamespace(train=Augmented(samples(7, 0)), finish=nn.Identity())
-    model, device = Network(()), torch.device("cpu")
-    exact, _ = classifier_inputs(model, data, batch_size=7, device=device, bf16=False)
-    rounded, _ = classifier_inputs(model, data, batch_size=7, device=device, bf16=True)
+    model, half = Network(()), fabric_on("cpu", "bf16-mixed")
+    exact, _ = classifier_inputs(model, data, fabric_on("cpu"), batch_size=7)
+    rounded, _ = classifier_inputs(model, data, half, batch_size=7)
     assert rounded.dtype == torch.float32
     assert torch.equal(rounded, rounded.bfloat16().float())
     assert not torch.equal(rounded, exact)

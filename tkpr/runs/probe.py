@@ -1,5 +1,6 @@
 """Start a run's classifier from a linear probe, which runs that differ later only can share."""
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
@@ -26,32 +28,35 @@ from tkpr.training.trainer import train_stats
 log = logging.getLogger(__name__)
 
 
-def start_from_probe(model: Any, cfg: DictConfig, data: TrainingData, device: torch.device) -> None:
-    """Set the weights of a model's linear classifier to those of a probe.
+def start_from_probe(model: Any, cfg: DictConfig, data: TrainingData, fabric: Fabric) -> None:
+    """Set the weights of a model's linear classifier to those of a probe, on rank 0.
 
     The probe is trained by ``cfg.probe``, a loss, on the features that the model now gives. With
     stored maps it is kept beside them; another run with the same maps, labels and seed reads it.
+    All ranks compute features; the others take over the weights of rank 0 with its model.
 
     Args:
         model: one without a linear classifier (CCD) is left as it is.
         cfg: the whole configuration.
         data: what the run learns from.
-        device: where to compute.
+        fabric: launched.
     """
     classifier = model.get_classifier() if hasattr(model, "get_classifier") else None
     if not isinstance(classifier, nn.Linear):
         log.info("no linear classifier: the run starts without a probe")
         return
     file = probe_file(model, cfg, data)
-    if file is None:
-        state = train_probe(model, cfg, data, device)
-    else:
-        with only_one(file) as denied:
-            found = read_probe(file, classifier)
-            state = train_probe(model, cfg, data, device) if found is None else found
-            if found is None and not denied:
+    with contextlib.ExitStack() as stack:
+        state, denied = None, None
+        if file is not None and fabric.is_global_zero:
+            denied = stack.enter_context(only_one(file))
+            state = read_probe(file, classifier)
+        if not fabric.broadcast(state is not None):
+            state = train_probe(model, cfg, data, fabric)
+            if file is not None and state is not None and not denied:
                 atomic.write(file, save(state, {"checksum": content_checksum(state, {})}))
-    classifier.load_state_dict(state)
+    if state is not None:
+        classifier.load_state_dict(state)
 
 
 def read_probe(file: Path, classifier: nn.Linear) -> dict[str, torch.Tensor] | None:
@@ -79,20 +84,20 @@ def read_probe(file: Path, classifier: nn.Linear) -> dict[str, torch.Tensor] | N
 
 
 def train_probe(
-    model: nn.Module, cfg: DictConfig, data: TrainingData, device: torch.device
-) -> dict[str, torch.Tensor]:
-    """Return weight and bias of a classifier trained by ``cfg.probe``."""
+    model: nn.Module, cfg: DictConfig, data: TrainingData, fabric: Fabric
+) -> dict[str, torch.Tensor] | None:
+    """Return weight and bias of a classifier trained by ``cfg.probe``, on rank 0."""
     features, rows = classifier_inputs(
-        model,
-        data,
+        *(model, data, fabric),
         batch_size=cfg.trainer.batch_size,
-        device=device,
-        bf16=cfg.trainer.precision.startswith("bf16"),
-        num_workers=0 if isinstance(data.train, MapDataset) else cfg.trainer.num_workers,
+        num_workers=cfg.trainer.num_workers,
     )
+    if not fabric.is_global_zero:
+        return None
     targets, known = torch.from_numpy(data.train_targets), known_where(data.train_unknown)
     loss = build(cfg.probe, facts=train_stats(data, cfg.trainer.epochs))
     known = None if known is None else known[rows]
+    features = fabric.to_device(features)
     weight, bias = fit(features, targets[rows], rows, loss, seed=cfg.seed, known=known)
     log.info("the classifier starts from a linear probe on %d samples", len(features))
     return {"weight": weight.cpu().contiguous(), "bias": bias.cpu()}

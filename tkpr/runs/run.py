@@ -114,11 +114,10 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         model = build_model(cfg, data)
         if isinstance(data.test, ImageDataset | FeatureDataset):
             check_model(model, input_shape(data), len(data.class_names))
-        resumed = (folder / "last.ckpt").exists()
-        # on rank 0 alone: the other processes take over its weights
-        if "probe" in cfg and is_pretrained(cfg) and fabric.is_global_zero and not resumed:
+        resumed = fabric.broadcast((folder / "last.ckpt").exists())
+        if "probe" in cfg and is_pretrained(cfg) and not resumed:
             with explain_dead_worker():
-                start_from_probe(model, cfg, data, fabric.device)
+                start_from_probe(model, cfg, data, fabric)
         trainer = Trainer(cfg, fabric, data, model, folder)
         check_against_data(trainer)
         stopping = stop_on_signals(trainer.preemption)

@@ -5,35 +5,61 @@ trained one they do not (Kumar et al., ICLR 2022).
 """
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
-from tkpr.data.assemble import TrainingData, loader
+from tkpr.data.assemble import TrainingData
 from tkpr.data.targets import take
-from tkpr.training.loader import without_worker_traceback
+from tkpr.training.predict import predict
+from tkpr.training.unreadable import UnreadableImages
 
 
-@torch.no_grad()
+class BeforeClassifier(nn.Module):
+    """A network up to its linear classifier: what would reach it, ``[B, D]``.
+
+    Of several places of an image the mean is returned.
+
+    Args:
+        network: with a linear classifier (timm's ``get_classifier``).
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Run the whole network, and return the input of its last layer."""
+        found: list[Tensor] = []
+        classifier = cast(Any, self.network).get_classifier()
+        hook = classifier.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+        try:
+            self.network(inputs)
+        finally:
+            hook.remove()
+        features = found[0].float()
+        return features.flatten(1, -2).mean(1) if features.ndim > 2 else features
+
+
 def classifier_inputs(
     model: nn.Module,
     data: TrainingData,
+    fabric: Fabric,
     *,
     batch_size: int,
-    device: torch.device,
-    bf16: bool,
     num_workers: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Return what reaches the classifier for each training sample, and the samples' rows.
 
+    The ranks of a run share the work, and all get the result.
+
     Args:
         model: with a linear classifier (timm's ``get_classifier``).
         data: its training samples are taken as they are, without augmentation.
-        batch_size: samples at a time.
-        device: where to compute.
-        bf16: whether to compute in bfloat16.
+        fabric: launched; it names device and precision.
+        batch_size: samples per batch and process.
         num_workers: processes that load images.
 
     Returns:
@@ -42,24 +68,14 @@ def classifier_inputs(
     """
     plain: Any = copy.copy(data.train)
     plain.augment = None
-    model.to(device).eval()
-    finish = data.finish.to(device)
-    found: list[Tensor] = []
-
-    def keep(_: nn.Module, inputs: tuple[Tensor]) -> None:
-        features = inputs[0].float()
-        found.append(features.flatten(1, -2).mean(1) if features.ndim > 2 else features)
-
-    hook = model.get_classifier().register_forward_pre_hook(keep)  # type: ignore[operator]
-    rows = []
-    batches: DataLoader[Any] = loader(plain, batch_size=batch_size, num_workers=num_workers)
-    for inputs, _, index in without_worker_traceback(batches):
-        if len(index):
-            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                model(finish(inputs.to(device)).contiguous())
-            rows.append(index)
-    hook.remove()
-    return torch.cat(found), torch.cat(rows)
+    features = predict(
+        *(BeforeClassifier(model), plain, data.finish, fabric),
+        batch_size=batch_size,
+        num_workers=num_workers,
+        unreadable=UnreadableImages(fabric, quiet=True),  # training names them
+    )
+    rows = (~plain.unreadable).nonzero().flatten()
+    return features[rows], rows
 
 
 def fit(

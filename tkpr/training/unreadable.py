@@ -20,10 +20,11 @@ class UnreadableImages:
 
     Args:
         fabric: launched.
+        quiet: log nothing.
     """
 
-    def __init__(self, fabric: Fabric) -> None:
-        self.fabric = fabric
+    def __init__(self, fabric: Fabric, *, quiet: bool = False) -> None:
+        self.fabric, self.quiet = fabric, quiet
         self.named: dict[int, Tensor] = {}  # which images were logged, per data set
 
     def share(self, dataset: Samples) -> None:
@@ -31,7 +32,7 @@ class UnreadableImages:
         found = all_reduce(self.fabric, dataset.unreadable.long()).cpu() > 0
         dataset.unreadable |= found
         named = self.named.setdefault(id(dataset), torch.zeros_like(found))
-        for row in (found & ~named).nonzero().flatten().tolist():
+        for row in [] if self.quiet else (found & ~named).nonzero().flatten().tolist():
             log.warning("left out, because it cannot be read: %s", dataset.ids[row])
         named |= found
 
