@@ -74,6 +74,8 @@ def bare_run(trainer: Trainer, **settings):
     rows = []
     for epoch in range(EPOCHS):
         loader.sampler.set_epoch(epoch)
+        if epoch == 1 and settings.get("reset_optimizer"):
+            optimizer.state.clear()
         criterion = build(trainer.cfg.warmup if epoch < 1 else trainer.cfg.loss)
         values = []
         for step, (inputs, targets, _) in enumerate(loader, 1):
@@ -102,6 +104,7 @@ SETTINGS = {
     "averaged": {"ema_decay": 0.8, "eval_weights": "ema"},
     "averaged, raw ones tested": {"ema_decay": 0.8, "eval_weights": "raw"},
     "temperature": {"temperature": 4.0},
+    "moments of the main loss alone": {"reset_optimizer": True},
 }
 
 

@@ -25,6 +25,23 @@ from tests.training.test_trainer import (
 from tkpr.training import state
 
 
+@pytest.mark.parametrize("reset", [True, False])
+def test_moments_are_forgotten_once_before_the_main_loss(reset, tmp_path):
+    trainer = make_trainer(tmp_path, stop_after=1, reset_optimizer=reset)
+    trainer.fit()
+    moments = trainer.optimizer.optimizer.state
+    trainer.progress.step = 2  # resumed within the first epoch of the main loss
+    trainer.begin_epoch()
+    assert moments
+    trainer.progress.step = 0
+    trainer.begin_epoch()
+    assert bool(moments) != reset
+    moments["kept"] = {}
+    trainer.progress.epoch = 2
+    trainer.begin_epoch()
+    assert "kept" in moments
+
+
 class Staged(nn.Linear):
     """A model whose second stage begins after the first epoch, from other weights."""
 

@@ -70,6 +70,7 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "trainer.epochs": whole_or_auto(1),
     "trainer.stop_after": whole(1),
     "trainer.warmup_epochs": whole_or_auto(0),
+    "trainer.reset_optimizer": YES_OR_NO,
     "trainer.temperature": ABOVE_0,
     "trainer.batch_size": whole(1),
     "trainer.accumulate": whole(1),

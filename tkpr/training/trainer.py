@@ -150,6 +150,8 @@ class Trainer:
         self.loader.sampler.start = step * self.settings.batch_size
         self.data.train.set_epoch(epoch)
         change_stage(self)
+        if self.settings.reset_optimizer and (epoch, step) == (self.settings.warmup_epochs, 0):
+            self.optimizer.optimizer.state.clear()  # its moments are of another loss
         self.optimizer.zero_grad()  # of an epoch that ended with a skipped batch
         for loss in self.losses:
             if isinstance(loss, UsesEpoch):
