@@ -43,6 +43,7 @@ BOUNDS = {  # accepted, refused
     "trainer.accumulate": ([1], [0]),
     "trainer.clip_norm": ([SMALL, None], [0, 0.0]),
     "trainer.drop_last": ([True, False], [0, 1, None]),
+    "trainer.reset_optimizer": ([True, False], [0, 1, None]),
     "trainer.head_lr_multiplier": ([SMALL, 1], [0, None]),
     "trainer.ema_decay": ([SMALL, 1 - SMALL, None], [0, 0.0, 1, 1.0]),
     "trainer.eval_weights": (["raw", "ema"], ["last"]),

@@ -63,6 +63,10 @@ def test_nonsense_is_refused(word, tmp_path):
     assert "\n" not in str(refused.value)
 
 
+def test_a_warm_up_of_half_the_epochs_leaves_one_epoch_to_the_loss(tmp_path):
+    check_settings(compose("trainer.epochs=1", "trainer.warmup_epochs=auto", folder=tmp_path))
+
+
 def test_every_setting_of_the_trainer_has_a_rule(tmp_path):
     cfg = compose(folder=tmp_path)
     check_settings(cfg)
