@@ -2,6 +2,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -243,3 +244,34 @@ def test_a_worker_ends_with_its_main_process_only(data):
     worker.terminate()
     worker.join(timeout=10)
     assert worker.exitcode == 0
+
+
+ORPHANED = """
+import time
+from tests.data.test_assemble import LIGHT
+from tkpr.data import labels
+from tkpr.data.assemble import assemble, loader
+from tkpr.data.mosaic import load_mosaic
+
+if __name__ == "__main__":
+    data = load_mosaic(train_size=8, test_size=2, image_size=32, seed=0)
+    ready = assemble(data, labels=labels.full, pipeline=LIGHT)
+    batches = iter(loader(ready.train, batch_size=4, num_workers=2))
+    next(batches)
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_nothing_is_left_of_a_process_that_was_killed(tmp_path):
+    """Its workers and their server hold its standard output, which ends with the last of them."""
+    (tmp_path / "main.py").write_text(ORPHANED)
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "main.py"],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    assert process.stdout.readline() == b"ready\n"
+    process.kill()
+    assert process.communicate(timeout=60) == (b"", None)

@@ -1,5 +1,6 @@
 """Turn a data set into the batches of the trainer."""
 
+import functools
 import multiprocessing
 import os
 import signal
@@ -243,7 +244,7 @@ def loader(
         pin_memory=pin_memory,
         drop_last=drop_last,
         persistent_workers=num_workers > 0,
-        worker_init_fn=_ignore_foreign_sigterm,
+        worker_init_fn=_follow_parent,
         multiprocessing_context=_fork_server() if num_workers else None,
     )
 
@@ -267,25 +268,34 @@ def _fork_server() -> Any:
     return multiprocessing.get_context("forkserver")
 
 
-def _ignore_foreign_sigterm(_: int) -> None:
-    """Let a worker exit on a SIGTERM from its parent process only, and not on Ctrl-C.
+def _follow_parent(_: int) -> None:
+    """Let a worker exit when its parent process ends or sends it a SIGTERM, and not before.
 
     Clusters and torchrun signal the workers as well, and a terminal sends them Ctrl-C, but the
-    parent process needs them to finish its step and save a checkpoint.
+    parent process needs them to finish its step and save a checkpoint. After a SIGKILL of the
+    parent torch would take the fork server for it, which waits for its workers in turn.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
-    if parent is None or not hasattr(signal, "sigwaitinfo"):  # macOS
+    if parent is None:
         return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # inherited by new threads
-    threading.Thread(target=_exit_on_sigterm_from, args=(parent.pid,), daemon=True).start()
+    threading.Thread(target=_exit_after, args=(parent.join,), daemon=True).start()
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # inherited by new threads
+        told = functools.partial(_wait_for_sigterm, parent.pid)
+        threading.Thread(target=_exit_after, args=(told,), daemon=True).start()
 
 
-def _exit_on_sigterm_from(pid: int) -> None:
-    """Wait for a SIGTERM from process ``pid``, then exit."""
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != pid:
-        pass
+def _exit_after(wait: Callable[[], None]) -> None:
+    """Wait, then end the process."""
+    wait()
     os._exit(0)
+
+
+def _wait_for_sigterm(sender: int | None) -> None:
+    """Wait for a SIGTERM from a process."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != sender:
+        pass
 
 
 def _identity(batch: Any) -> Any:
