@@ -238,7 +238,7 @@ def test_a_worker_ends_with_its_main_process_only(data):
     server = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[1]
     assert server != str(os.getpid())
     subprocess.run(["kill", "-TERM", str(worker.pid), server], check=True)
-    worker.join(timeout=8)  # a worker looks every 5 seconds whether its server is there
+    worker.join(timeout=6)  # a worker looks every 5 seconds whether its server is there
     assert worker.is_alive()
     assert len(list(batches)) == 9
     worker.terminate()
@@ -263,6 +263,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_process_that_was_killed(tmp_path):
     """Its workers and their server hold its standard output, which ends with the last of them."""
     (tmp_path / "main.py").write_text(ORPHANED)

@@ -2,12 +2,15 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from tests.training.test_trainer import samples
+from tkpr.data.dataset import Split
 from tkpr.data.features import FeatureDataset
+from tkpr.data.images import ImageDataset
 from tkpr.training.loader import explain_dead_worker, make_loader, prefetch, to_device
 from tkpr.training.predict import fabric_on
 
@@ -53,11 +56,9 @@ def test_memory_is_pinned_for_a_gpu_alone(device, pinned):
 
 
 def test_workers_are_those_asked_for():
-    class Images(list):
-        """No features, which are never sent to another process."""
-
+    images = ImageDataset(Split(["a.jpg", "b.jpg"], np.eye(2, dtype=np.uint8), ["a", "b"]), size=8)
     for options, workers in (({}, 0), ({"num_workers": 2}, 2)):
-        loader = make_loader(Images([1, 2]), process(0, 1), batch_size=1, **options)
+        loader = make_loader(images, process(0, 1), batch_size=1, **options)
         assert loader.num_workers == workers
 
 
