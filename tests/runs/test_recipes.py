@@ -194,12 +194,15 @@ def test_explain_fills_in_what_the_network_and_the_labels_decide(tmp_path):
 
 
 def test_a_run_begins_with_five_lines():
-    lines = summary(compose(CONFIGS, ["dataset=coco"])).splitlines()
+    cfg = compose(CONFIGS, ["dataset=coco"], hydra_config=True)
+    lines = summary(cfg, cfg.hydra.runtime.choices).splitlines()
     assert len(lines) == 5
     assert lines[0] == "recipe paper_cnn (recipe=auto): SGD 0.01, weight decay 0.0001, onecycle"
     assert "k 10" in lines[1]
-    assert "after 30 epochs of RankingLoss" in lines[1]
+    assert lines[1].startswith("loss tkpr_a2 (")
+    assert lines[1].endswith(") after 30 epochs of rank")
     assert lines[2].startswith("200 epochs, batch 64, 16-mixed, averaged weights (0.9997)")
+    assert lines[4] == "data coco, labels full, seed 0"
 
 
 def test_the_recipe_does_not_name_the_folder_unless_the_user_does():

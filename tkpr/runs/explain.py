@@ -1,7 +1,7 @@
 """The answer to --explain: each setting, its value and the file that set it."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,19 +79,24 @@ def _plain(cfg: object) -> dict[str, Any]:
     return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
 
 
-def summary(cfg: DictConfig) -> str:
-    """Describe a run in five lines: recipe, optimizer, schedule, data, evaluation.
+def summary(cfg: DictConfig, choices: Mapping[str, str]) -> str:
+    """Describe a run in five lines: recipe, loss, schedule, model, data.
 
     Args:
         cfg: the whole configuration.
+        choices: the word that chose each group, such as ``bce`` of ``loss=bce``.
     """
+
+    def chosen(group: str, node: DictConfig) -> str:
+        return choices.get(group) or _name(node)
+
     trainer, loss, optimizer = cfg.trainer, cfg.loss, cfg.optimizer
-    epochs = f"{trainer.epochs} epochs"
+    epochs = f"{trainer.epochs} epoch{'s' if trainer.epochs != 1 else ''}"
     if trainer.stop_after:
         epochs = f"{trainer.stop_after} of {epochs} planned"
     warmup = ""
     if trainer.warmup_epochs:
-        warmup = f"after {trainer.warmup_epochs} epochs of {_name(cfg.warmup)}"
+        warmup = f"after {trainer.warmup_epochs} epochs of {chosen('loss@warmup', cfg.warmup)}"
     given = {k: v for k, v in loss.items() if k not in ("_target_", "reduction")}
     options = ", ".join(f"{key} {value}" for key, value in given.items())
     if trainer.temperature != 1:
@@ -102,16 +107,17 @@ def summary(cfg: DictConfig) -> str:
     if cfg.model.get("cut"):
         model += f" after {cfg.model.cut}"
     if "probe" in cfg and is_pretrained(cfg):
-        model += f" from a linear probe ({_name(cfg.probe)})"
+        model += f" from a linear probe ({chosen('loss@probe', cfg.probe)})"
     return "\n".join(
         [
             f"recipe {cfg.recipe} ({how}): {_name(optimizer)} {optimizer.lr:g}, "
             f"weight decay {optimizer.weight_decay:g}, {_name(cfg.scheduler)}",
-            f"loss {_name(loss)}{f' ({options})' if options else ''} {warmup}".rstrip(),
+            f"loss {chosen('loss', loss)}{f' ({options})' if options else ''} {warmup}".rstrip(),
             f"{epochs}, batch {trainer.batch_size}, {trainer.precision}, {averaged}",
-            f"model {model}, transform {_name(cfg.transform)}"
+            f"model {model}, transform {chosen('transform', cfg.transform)}"
             + (f" at {cfg.transform.size} px" if "size" in cfg.transform else ""),
-            f"data {_name(cfg.dataset)}, labels {_name(cfg.labels)}, seed {cfg.seed}",
+            f"data {chosen('dataset', cfg.dataset)}, labels {chosen('labels', cfg.labels)}, "
+            f"seed {cfg.seed}",
         ]
     )
 

@@ -101,7 +101,8 @@ def run(cfg: DictConfig) -> dict[str, Any] | None:
         if left_to_labels(cfg):
             settle_to_labels(cfg, build(cfg.labels)(loaded.train).targets)
             check_settings(cfg)
-        log.info(summary(cfg))
+        choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
+        log.info(summary(cfg, choices))
         seed_everything(cfg.seed)
         own = folder if fabric.is_global_zero else None
         data = build_data(cfg, own, data=loaded, maps=True)
