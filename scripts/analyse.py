@@ -4,11 +4,12 @@ Prints what the searches found on held-out images, the shares of the variance, a
 the best epoch of each measure would add, as some public code does. All need the runs of
 scripts/tune.py: final ones and those of the search. With --best 0.25 only the best quarter of each
 search counts as the spread over settings. With --by it lists the values of a sweep instead, by the
-settings that were swept.
+settings that were swept, for instance by the draw of the labels (scripts/tune.py --again).
 
 python scripts/analyse.py voc2012_mlml_ranking_resnet50 --budget features
 python scripts/analyse.py coco_mlc_ranking_resnet101 --budget features --measures mAP@3 ranking_loss
 python scripts/analyse.py voc2012_mlml_decay --budget features --by optimizer.weight_decay
+python scripts/analyse.py voc2012_mlml_ranking_resnet50 --budget features --by labels.seed
 """
 
 import itertools
@@ -37,7 +38,13 @@ def main() -> None:
 
     from tkpr import atomic
     from tkpr.metrics import find_measure
-    from tkpr.reporting.analysis import by_settings, epoch_choice, searches, variance_shares
+    from tkpr.reporting.analysis import (
+        by_settings,
+        epoch_choice,
+        on_searched_labels,
+        searches,
+        variance_shares,
+    )
     from tkpr.reporting.formats import frame_to_csv
     from tkpr.reporting.rows import load_runs
     from tkpr.runs.plan import find_budget
@@ -68,6 +75,7 @@ def main() -> None:
         ]
         tables["sweep"] = pd.concat(parts)
     else:
+        runs = on_searched_labels(runs)
         lines = []
         for measure in arguments.measures:
             found = variance_shares(runs, measure, best=arguments.best)

@@ -5,7 +5,8 @@ in configs/) are trained on four fifths and tested on the fifth; the best is tra
 once per seed. Where a budget names plan.tries, or --tries is given, every row gets that many of its
 combinations: half of them drawn at random, then neighbours of the best, which may lie beyond the
 values named for learning rate, weight decay and temperature. With trainer.patience=5
-every run of the search stops early, and the best is trained for as many epochs as it took. Values
+every run of the search stops early, and the best is trained for as many epochs as it took. With
+--again the best is also trained with other words, such as another draw of the labels. Values
 named on the command line replace those of the files. Finished runs are skipped, so the same command
 continues where it was stopped. At --budget paper the values are the ones that the paper searches
 (Sec. 6, App. E).
@@ -13,6 +14,7 @@ continues where it was stopped. At --budget paper the values are the ones that t
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features --seeds 0 1 2
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features loss.k=5 optimizer.lr=1,2
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features --tries 12
+python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features --again labels.seed=1
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features --dry-run
 """
 
@@ -42,6 +44,13 @@ def main() -> None:
     parser.add_argument("--monitor", default="mAP@3", help="the measure that decides (mAP@3)")
     parser.add_argument(
         "--tries", type=positive_int, help="combinations per row (the budget's, or all)"
+    )
+    parser.add_argument(
+        "--again",
+        action="append",
+        default=[],
+        metavar="SETTING",
+        help="train the best once more with this, such as labels.seed=1",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are")
     parser.add_argument("--dry-run", action="store_true", help="print the commands of the search")
@@ -141,8 +150,11 @@ def tune(row: "PlannedRun", words: list[str], arguments: argparse.Namespace) -> 
     done = {
         str(run.seed) for _, run in matching(row, settled, finished(row, arguments), held_out=False)
     }
+    seeds = f"seed={','.join(arguments.seeds)}"
     if not done.issuperset(arguments.seeds):
-        train(*final, *chosen, f"seed={','.join(arguments.seeds)}")
+        train(*final, *chosen, seeds)
+    if arguments.again:  # finished runs are skipped
+        train(*final, *chosen, *arguments.again, seeds)
 
 
 def check_data(found: list[tuple["Values", "Run"]], words: list[str]) -> None:

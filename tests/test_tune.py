@@ -264,7 +264,7 @@ def test_what_is_finished_is_not_started_again(searched, tune, monkeypatch):
     monkeypatch.setattr(sweep, "train", lambda configs: started.append(sys.argv[2:]))
     runs, row = searched
     given = {"table": TABLE, "budget": "features", "monitor": "mAP@3", "runs": runs}
-    given |= {"dry_run": False, "seeds": ["0", "1"], "tries": None}
+    given |= {"dry_run": False, "seeds": ["0", "1"], "tries": None, "again": []}
     tune["tune"](row, ["method=tkpr_a2"], Namespace(**given))
     last = ["method=tkpr_a2", "optimizer.lr=1e-2", "loss.k=4", "seed=0,1"]
     assert started == [last]  # the search is all there
@@ -277,6 +277,9 @@ def test_what_is_finished_is_not_started_again(searched, tune, monkeypatch):
         one["folder"].rename(runs / TABLE / "features" / "tkpr_a2" / f"last{seed}")
     tune["tune"](row, ["method=tkpr_a2"], Namespace(**given))
     assert started == [last]
+    tune["tune"](row, ["method=tkpr_a2"], Namespace(**given | {"again": ["labels.seed=1"]}))
+    assert started == [last, [*last[:-1], "labels.seed=1", "seed=0,1"]]
+    del started[1:]
     longer = planned(row.settings, search=GRID | {"loss.k": ["2", "4", "7"]})
     with pytest.raises(FileNotFoundError, match=r"loss\.k=7"):  # nobody trained it
         tune["tune"](longer, ["method=tkpr_a2"], Namespace(**given))
@@ -330,7 +333,7 @@ def test_settings_that_diverge_count_as_the_worst(searched, tune, monkeypatch):
     monkeypatch.setattr(sweep, "train_here", diverge)
     monkeypatch.setattr(sweep, "train", lambda configs: trained.append(sys.argv[-3:]))
     given = {"table": TABLE, "budget": "features", "monitor": "mAP@3", "runs": runs}
-    given |= {"dry_run": False, "seeds": ["0"], "tries": 9}
+    given |= {"dry_run": False, "seeds": ["0"], "tries": 9, "again": []}
     tune["tune"](row, ["method=tkpr_a2"], Namespace(**given))
     assert sorted(trained[:-1]) == [("optimizer.lr=1e-3", f"loss.k={k}") for k in (2, 4, 6)]
     assert trained[-1] == ["optimizer.lr=1e-2", "loss.k=4", "seed=0"]
@@ -344,7 +347,7 @@ def test_a_row_tries_as_many_settings_as_are_asked_for(searched, tune, monkeypat
     started = []
     monkeypatch.setattr(sweep, "train", lambda configs: started.append(sys.argv[2:]))
     given = {"table": TABLE, "budget": "features", "monitor": "mAP@3", "runs": runs}
-    given |= {"dry_run": False, "seeds": ["0"], "tries": 6}
+    given |= {"dry_run": False, "seeds": ["0"], "tries": 6, "again": []}
     tune["tune"](row, ["method=tkpr_a2"], Namespace(**given))
     assert started == [["method=tkpr_a2", "optimizer.lr=1e-2", "loss.k=4", "seed=0"]]
     grid = GRID | {"loss.k": ["2", "4", "6", "8", "10", "12"]}

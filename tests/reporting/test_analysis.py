@@ -10,7 +10,13 @@ import pandas as pd
 import pytest
 
 from tests.fake_runs import write_run
-from tkpr.reporting.analysis import by_settings, epoch_choice, searches, variance_shares
+from tkpr.reporting.analysis import (
+    by_settings,
+    epoch_choice,
+    on_searched_labels,
+    searches,
+    variance_shares,
+)
 from tkpr.reporting.rows import Run, load_runs
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +147,17 @@ def test_values_of_a_sweep_by_its_settings():
         assert line["deviation"] == pytest.approx(0.01)
         assert (line["lowest"], line["highest"]) == pytest.approx((k / 10, k / 10 + 0.02))
         assert line["runs"] == 3
+
+
+def test_another_draw_of_labels_is_no_seed():
+    def run(seed, labels, holdout=0.0):
+        config = {"row": "a", "seed": seed, "split": {"holdout": holdout}, "labels": labels}
+        return Run(Path(str(seed)), config, {"mAP@3": 0.5}, 1.0)
+
+    first, second = {"seed": 1200}, {"seed": 1}
+    runs = [run(0, first, 0.2), run(0, first), run(1, first), run(0, second), run(1, second)]
+    assert on_searched_labels(runs) == runs[:3]
+    assert on_searched_labels(runs[1:]) == runs[1:]  # a sweep without a search
 
 
 def test_script(folder, tmp_path, monkeypatch, capsys):
