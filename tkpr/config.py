@@ -26,6 +26,7 @@ DERIVED_SETTINGS = {
     *("methods", "methods_on_features", "feature_file", "tkpr_k", "tkpr_warmup_epochs"),
     *("db_neg_scale", "db_map_gamma", "em_apl_alpha", "em_apl_beta", "ccd.gamma_pos"),
     "lsep_max_pairs",
+    *("auto_epochs.samples", "auto_epochs.fewest", "auto_epochs.most"),
     *("default_cut", "recipe", "auto_recipe", "sweep.k", "sweep.warmup_epochs"),
     *(f"recipes.{name}" for name in ("full", "single_positive", "partial", "swin", "authors")),
 }

@@ -288,14 +288,21 @@ def test_a_run_warns_of_a_small_k_before_it_trains(tmp_path, caplog):
     assert caplog.text.index("is too small") < caplog.text.index("epoch 1")
 
 
-def test_more_images_take_fewer_epochs():
+@pytest.mark.parametrize(
+    ("words", "epochs"),
+    [
+        (("dataset=csv", "model=efficientnet_lite0"), [20, 7, 3]),
+        (("dataset=csv", "auto_epochs.samples=3000", "auto_epochs.fewest=1"), [20, 2, 1]),
+        (("dataset=arff",), [500, 67, 20]),
+    ],
+)
+def test_more_samples_take_fewer_epochs(words, epochs, tmp_path):
     found = []
     for samples in (50, 1500, 100_000):
-        trainer = {"epochs": "auto", "warmup_epochs": 0}
-        cfg = OmegaConf.create({"loss": {}, "warmup": {}, "trainer": trainer})
+        cfg = compose(*words, folder=tmp_path)
         settle_to_labels(cfg, np.ones((samples, 4)))
         found.append(cfg.trainer.epochs)
-    assert found == [20, 7, 3]
+    assert found == epochs
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,6 @@ from tkpr.models.tail import tail_cut
 log = logging.getLogger(__name__)
 
 LOSSES = ("loss", "warmup", "probe")
-# an image is seen this often, at least and at most, where trainer.epochs is auto
-FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
-# and all images together about this often
-VIEWS = 10_000
 
 
 def settle(cfg: DictConfig) -> None:
@@ -87,7 +83,8 @@ def left_to_labels(cfg: DictConfig) -> bool:
 def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
     """Fill in, in place, what is ``auto`` and depends on the labels: K of the losses, epochs, E_w.
 
-    The loss of the warm-up has half of the epochs.
+    The epochs are those in which ``auto_epochs.samples`` samples are seen, with repetition. The
+    loss of the warm-up has half of them.
 
     Args:
         cfg: the whole configuration.
@@ -96,7 +93,8 @@ def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
     >>> from omegaconf import OmegaConf
     >>> losses = {"loss": {"k": "auto"}, "warmup": {}}
     >>> trainer = {"epochs": "auto", "stop_after": None, "warmup_epochs": "auto"}
-    >>> cfg = OmegaConf.create({**losses, "trainer": trainer})
+    >>> rule = {"samples": 10_000, "fewest": 3, "most": 20}
+    >>> cfg = OmegaConf.create({**losses, "trainer": trainer, "auto_epochs": rule})
     >>> settle_to_labels(cfg, np.ones((2000, 8)))
     >>> cfg.loss.k, cfg.trainer.epochs, cfg.trainer.warmup_epochs
     (7, 5, 3)
@@ -106,7 +104,8 @@ def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
             cfg[name].k = fitting_k(targets)
     samples = targets.shape[0]
     if cfg.trainer.epochs == "auto":
-        cfg.trainer.epochs = min(max(FEWEST_EPOCHS, round(VIEWS / samples)), MOST_EPOCHS)
+        rule = cfg.auto_epochs
+        cfg.trainer.epochs = min(max(rule.fewest, round(rule.samples / samples)), rule.most)
     if cfg.trainer.warmup_epochs == "auto":
         epochs = epochs_to_train(cfg.trainer)
         cfg.trainer.warmup_epochs = min((epochs + 1) // 2, epochs - 1)
