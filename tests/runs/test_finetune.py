@@ -308,12 +308,13 @@ def test_more_samples_take_fewer_epochs(words, epochs, tmp_path):
 @pytest.mark.parametrize(
     ("words", "warmup"),
     [
-        *(((), 4), (("trainer.epochs=20",), 10), (("trainer.epochs=1",), 0)),
-        *((("trainer.epochs=20", "trainer.stop_after=2"), 1), (("trainer.warmup_epochs=3",), 3)),
+        *(((), 5), (("trainer.epochs=20",), 14), (("trainer.epochs=1",), 0)),
+        *((("trainer.epochs=20", "trainer.stop_after=3"), 2), (("trainer.warmup_epochs=3",), 3)),
+        *((("trainer.epochs=2",), 1), (("trainer.epochs=9",), 6)),
         (("loss=asl",), 0),
     ],
 )
-def test_bce_has_half_of_the_epochs_before_tkpr(words, warmup, tmp_path):
+def test_bce_has_two_thirds_of_the_epochs_before_tkpr(words, warmup, tmp_path):
     """Whatever the number of epochs; no other loss is warmed up unasked."""
     words = ["dataset=csv", "model=efficientnet_lite0", *words]
     cfg = compose(*words, folder=tmp_path)

@@ -84,7 +84,7 @@ def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
     """Fill in, in place, what is ``auto`` and depends on the labels: K of the losses, epochs, E_w.
 
     The epochs are those in which ``auto_epochs.samples`` samples are seen, with repetition. The
-    loss of the warm-up has half of them.
+    loss of the warm-up has two thirds of them.
 
     Args:
         cfg: the whole configuration.
@@ -97,7 +97,7 @@ def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
     >>> cfg = OmegaConf.create({**losses, "trainer": trainer, "auto_epochs": rule})
     >>> settle_to_labels(cfg, np.ones((2000, 8)))
     >>> cfg.loss.k, cfg.trainer.epochs, cfg.trainer.warmup_epochs
-    (7, 5, 3)
+    (7, 5, 4)
     """
     for name in LOSSES:
         if name in cfg and cfg[name].get("k") == "auto":
@@ -108,7 +108,7 @@ def settle_to_labels(cfg: DictConfig, targets: Any) -> None:
         cfg.trainer.epochs = min(max(rule.fewest, round(rule.samples / samples)), rule.most)
     if cfg.trainer.warmup_epochs == "auto":
         epochs = epochs_to_train(cfg.trainer)
-        cfg.trainer.warmup_epochs = min((epochs + 1) // 2, epochs - 1)
+        cfg.trainer.warmup_epochs = min((2 * epochs + 2) // 3, epochs - 1)  # rounded up
 
 
 def fitting_k(targets: Any) -> int:
