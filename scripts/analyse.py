@@ -38,15 +38,9 @@ def main() -> None:
 
     from tkpr import atomic
     from tkpr.metrics import find_measure
-    from tkpr.reporting.analysis import (
-        by_settings,
-        epoch_choice,
-        on_searched_labels,
-        searches,
-        variance_shares,
-    )
+    from tkpr.reporting.analysis import by_settings, epoch_choice, searches, variance_shares
     from tkpr.reporting.formats import frame_to_csv
-    from tkpr.reporting.rows import load_runs
+    from tkpr.reporting.rows import load_runs, on_searched_labels
     from tkpr.runs.plan import find_budget
 
     find_budget(ROOT / "configs", arguments.budget)

@@ -10,14 +10,8 @@ import pandas as pd
 import pytest
 
 from tests.fake_runs import write_run
-from tkpr.reporting.analysis import (
-    by_settings,
-    epoch_choice,
-    on_searched_labels,
-    searches,
-    variance_shares,
-)
-from tkpr.reporting.rows import Run, load_runs
+from tkpr.reporting.analysis import by_settings, epoch_choice, searches, variance_shares
+from tkpr.reporting.rows import Run, load_runs, of_table, on_searched_labels
 
 ROOT = Path(__file__).parents[2]
 TABLE = "voc2012_mlml_ranking_resnet50"
@@ -152,12 +146,15 @@ def test_values_of_a_sweep_by_its_settings():
 def test_another_draw_of_labels_is_no_seed():
     def run(seed, labels, holdout=0.0):
         config = {"row": "a", "seed": seed, "split": {"holdout": holdout}, "labels": labels}
+        config |= {"table": TABLE, "budget": "smoke"}
         return Run(Path(str(seed)), config, {"mAP@3": 0.5}, 1.0)
 
     first, second = {"seed": 1200}, {"seed": 1}
     runs = [run(0, first, 0.2), run(0, first), run(1, first), run(0, second), run(1, second)]
     assert on_searched_labels(runs) == runs[:3]
     assert on_searched_labels(runs[1:]) == runs[1:]  # a sweep without a search
+    assert of_table(runs, TABLE, "smoke") == runs[1:3]
+    assert of_table(runs[1:], TABLE, "smoke") == runs[1:]
 
 
 def test_script(folder, tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -105,20 +104,6 @@ def searches(runs: Sequence[Run], measure: str = "mAP@3") -> pd.DataFrame:
             }
         )
     return pd.DataFrame(lines).sort_values("best", ascending=lower, ignore_index=True)
-
-
-def on_searched_labels(runs: Sequence[Run]) -> list[Run]:
-    """Leave out final runs with another draw of labels than the search had.
-
-    Args:
-        runs: of one table at one budget, final and searched ones.
-    """
-
-    def labels(run: Run) -> dict[str, Any]:
-        return {key: value for key, value in run.settings.items() if key.startswith("labels.")}
-
-    searched = [labels(run) for run in runs if run.held_out]
-    return [run for run in runs if run.held_out or not searched or labels(run) in searched]
 
 
 _NOT_SEARCHED = ("experiment=", "budget=", "method=", "split.", "seed=", "dataset.")

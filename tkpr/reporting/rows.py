@@ -92,15 +92,32 @@ def load_runs(root: Path) -> list[Run]:
 
 
 def of_table(runs: Iterable[Run], table: str, budget: str) -> list[Run]:
-    """Select the runs of a table at a budget that were tested on its test set."""
-    return [
+    """Select the runs of a table at a budget that were tested on its test set.
+
+    Of several draws of the labels (``scripts/tune.py --again``), the one that was searched counts.
+    """
+    runs = [
         run
         for run in runs
         if run.config.get("table") == table
         and run.config.get("budget") == budget
         and run.row is not None
-        and not run.held_out
     ]
+    return [run for run in on_searched_labels(runs) if not run.held_out]
+
+
+def on_searched_labels(runs: Sequence[Run]) -> list[Run]:
+    """Leave out final runs with another draw of labels than the search had.
+
+    Args:
+        runs: of one table at one budget, final and searched ones.
+    """
+
+    def labels(run: Run) -> dict[str, Any]:
+        return {key: value for key, value in run.settings.items() if key.startswith("labels.")}
+
+    searched = [labels(run) for run in runs if run.held_out]
+    return [run for run in runs if run.held_out or not searched or labels(run) in searched]
 
 
 def group_rows(runs: Iterable[Run], rows: Sequence[str]) -> dict[str, list[Run]]:
