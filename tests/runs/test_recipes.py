@@ -193,6 +193,25 @@ def test_explain_fills_in_what_the_network_and_the_labels_decide(tmp_path):
     assert lines["loss.k"][2] == "3"
 
 
+@pytest.mark.parametrize(
+    ("budget", "network"),
+    [
+        ("finetune", "tf_efficientnet_lite0.in1k"),
+        ("small", "tf_efficientnet_lite0.in1k"),
+        ("paper", "resnet101.tv_in1k"),
+        ("smoke", None),
+    ],
+)
+def test_a_budget_keeps_its_network(budget, network):
+    """Also where no table is named, whose recipe would replace ``recipe=auto``."""
+    for words in (["dataset=voc2012"], ["dataset=coco", "loss=bce"]):
+        cfg = compose(CONFIGS, [*words, f"budget={budget}"])
+        assert cfg.model.get("model_name") == network
+        assert bool(cfg.model.get("cut")) == (budget == "finetune")
+    named = compose(CONFIGS, ["dataset=coco", f"budget={budget}", "model=resnet50"])
+    assert named.model.model_name == "resnet50.tv_in1k"
+
+
 def test_a_run_begins_with_five_lines():
     cfg = compose(CONFIGS, ["dataset=coco"], hydra_config=True)
     lines = summary(cfg, cfg.hydra.runtime.choices).splitlines()

@@ -145,7 +145,14 @@ def _recipe_words(configs: Path, groups: tuple[str, ...], name: str) -> list[str
         return []
     named = any(word.startswith("model=") for word in groups)
     pretrained = named and bool(cfg.model.get("pretrained"))
-    return choose_recipe(choices, cfg.recipes, pretrained=pretrained)
+    words = choose_recipe(choices, cfg.recipes, pretrained=pretrained)
+    if choices.budget:
+        at_scale = [word for word in groups if not word.startswith("budget=")]
+        with own_hydra(configs):
+            whole = hydra.compose(name, at_scale, return_hydra_config=True)
+        if choices.model != whole.hydra.runtime.choices.model:  # the budget has its own network
+            return words[:1]
+    return words
 
 
 def _is_group(word: str, configs: Path) -> bool:
