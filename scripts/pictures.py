@@ -17,9 +17,9 @@ from tkpr.runs.script import Parser, output_folder, script
 ROOT = Path(__file__).resolve().parents[1]
 GOOD, BAD, DARK, LIGHT = "#009E73", "#D55E00", "#0072B2", "#BBBBBB"
 SETTINGS = {
-    "VOC 2012, one positive label": "voc2012_mlml_ranking_resnet50-features",
-    "COCO subset, one positive label": "coco_mlml_ranking_resnet50-features",
-    "COCO subset, all labels": "coco_mlc_ranking_resnet101-features",
+    "VOC 2012, one positive label": "voc2012_mlml_ranking_resnet50-resnet50_features",
+    "COCO subset, one positive label": "coco_mlml_ranking_resnet50-resnet50_features",
+    "COCO subset, all labels": "coco_mlc_ranking_resnet101-resnet50_features",
 }
 
 

@@ -291,7 +291,7 @@ def test_a_run_warns_of_a_small_k_before_it_trains(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("words", "epochs"),
     [
-        (("dataset=csv", "model=efficientnet_lite0"), [20, 7, 3]),
+        (("dataset=csv", "model=efficientnet_lite0"), [20, 7, 5]),
         (("dataset=csv", "auto_epochs.samples=3000", "auto_epochs.fewest=1"), [20, 2, 1]),
         (("dataset=arff",), [500, 67, 20]),
     ],
