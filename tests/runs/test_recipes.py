@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.miniature import make_csv
+from tests.data.miniature import make_arff, make_csv
 from tests.expected_recipes import OWN, RECIPES, TABLES, expected
 from tkpr.runs.compose import AUTHORS, compose, run_name
 from tkpr.runs.explain import explain, sources, summary
@@ -234,22 +234,20 @@ def test_the_recipe_does_not_name_the_folder_unless_the_user_does():
 
 @pytest.mark.slow
 def test_sweeps_over_losses_resolve_each_job(tmp_path):
-    words = [
-        "-m",
-        "loss=bce,tkpr_a2",
-        "split.limit=8",
-        "trainer.epochs=2",
-        "trainer.accelerator=cpu",
-    ]
+    """And say so: the recipe has BCE as the warm-up loss, configs/train.yaml L_rank."""
+    words = ["dataset=arff", f"dataset.root={make_arff(tmp_path / 'data')}", "dataset.name=mini"]
+    words += ["loss=bce,tkpr_a2", "trainer.epochs=3", "trainer.ks=[1]", "trainer.monitor=mAP@1"]
+    words += ["trainer.accelerator=cpu"]
     done = subprocess.run(
-        [sys.executable, ROOT / "train.py", *words],
+        [sys.executable, ROOT / "train.py", "-m", *words],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.count("recipe mosaic (recipe=auto): Adam 0.01") == 2
-    assert sorted(path.name for path in (tmp_path / "runs/mosaic").iterdir()) == ["bce", "tkpr_a2"]
+    assert done.stdout.count("recipe tabular (recipe=auto): AdamW 0.001") == 2
+    assert done.stdout.count("after 2 epochs of bce") == 1
+    assert sorted(path.name for path in (tmp_path / "runs/arff").iterdir()) == ["bce", "tkpr_a2"]
 
 
 def _select(cfg, key):

@@ -16,7 +16,7 @@ from typing import Any
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from tkpr.config import MACHINE_SETTINGS
 
@@ -164,11 +164,19 @@ def _is_group(word: str, configs: Path) -> bool:
 def in_job(configs: Path) -> DictConfig:
     """Return the configuration of the running Hydra job, its recipe resolved.
 
+    The choices of the job, which a run is described by, become those of the recipe as well.
+
     Args:
         configs: the folder of the configuration.
     """
     job = HydraConfig.get()
-    return compose(configs, list(job.overrides.task), name=job.job.config_name or "train")
+    name = job.job.config_name or "train"
+    cfg = compose(configs, list(job.overrides.task), name=name, hydra_config=True)
+    with read_write(job):
+        job.runtime.choices = cfg.hydra.runtime.choices
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
 
 
 def for_tkpr(loss: str, value: Any) -> Any:
