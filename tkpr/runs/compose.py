@@ -169,7 +169,7 @@ def in_job(configs: Path) -> DictConfig:
     Args:
         configs: the folder of the configuration.
     """
-    job = HydraConfig.get()
+    job: Any = HydraConfig.get()
     name = job.job.config_name or "train"
     cfg = compose(configs, list(job.overrides.task), name=name, hydra_config=True)
     with read_write(job):
