@@ -4,12 +4,12 @@ For each row: all combinations of the values that its budget, recipe and method 
 in configs/) are trained on four fifths and tested on the fifth; the best is trained on everything,
 once per seed. Where a budget names plan.tries, or --tries is given, every row gets that many of its
 combinations: half of them drawn at random, then neighbours of the best, which may lie beyond the
-values named for learning rate, weight decay and temperature. With trainer.patience=5
-every run of the search stops early, and the best is trained for as many epochs as it took. With
---again the best is also trained with other words, such as another draw of the labels. Values
-named on the command line replace those of the files. Finished runs are skipped, so the same command
-continues where it was stopped. At --budget paper the values are the ones that the paper searches
-(Sec. 6, App. E).
+values named for learning rate, weight decay, temperature and a competitor's own parameter. With
+trainer.patience=5 every run of the search stops early, and the best is trained for as many epochs
+as it took. With --again the best is also trained with other words, such as another draw of the
+labels. Values named on the command line replace those of the files. Finished runs are skipped, so
+the same command continues where it was stopped. At --budget paper the values are the ones that the
+paper searches (Sec. 6, App. E).
 
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features --seeds 0 1 2
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features loss.k=5 optimizer.lr=1,2

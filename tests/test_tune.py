@@ -319,6 +319,32 @@ def test_a_search_goes_beyond_the_ends_of_its_grid():
     }
 
 
+OWN = {  # competitors' own parameters, where their ranges end
+    "alpha": (0, math.inf),
+    "delta_rel": (0, math.inf),
+    "gamma_neg": (0, math.inf),
+    "lamb": (0, math.inf),
+    "neg_scale": (0, math.inf),
+    "tau": (0, 1),
+}
+
+
+def test_a_search_goes_beyond_the_published_values_of_competitors_but_stays_in_range():
+    found = set()
+    for file in sorted((CONFIGS / "method").glob("*.yaml")):
+        for key, values in (OmegaConf.load(file).get("plan") or {}).get("search", {}).items():
+            name = key.removeprefix("loss.")
+            if name in OWN and isinstance(values, str):
+                found.add(name)
+                named, wide = values.split(","), widened({key: values.split(",")})[key]
+                assert wide[2:-2] == named
+                numbers = [float(value) for value in wide]
+                assert numbers == sorted(numbers)
+                lowest, highest = OWN[name]
+                assert lowest < min(numbers) and max(numbers) < highest, file.name
+    assert found == OWN.keys()
+
+
 def test_settings_that_diverge_count_as_the_worst(searched, tune, monkeypatch):
     """The search goes on without them; a row of nothing else is an error."""
     runs, row = searched

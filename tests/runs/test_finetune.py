@@ -353,7 +353,34 @@ def test_with_a_gpu_everything_is_trained(bf16, tmp_path, monkeypatch):
         cfg = compose(*words, folder=tmp_path)
         settle(cfg)
         assert cfg.model.cut == cut
-        assert cfg.trainer.precision == ("bf16-mixed" if bf16 and not cut else "32-true")
+        if not cut:
+            assert cfg.trainer.precision == ("bf16-mixed" if bf16 else "32-true")
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "precision"),
+    [
+        ({"avx512_bf16": True, "amx_bf16": False}, "bf16-mixed"),
+        ({"avx512_bf16": False, "amx_bf16": True}, "bf16-mixed"),
+        ({"avx512_bf16": False, "amx_bf16": False, "avx512_f": True}, "32-true"),
+        ({"architecture": "aarch64"}, "32-true"),
+        (None, "32-true"),  # before torch told
+    ],
+)
+def test_cpus_with_instructions_for_bfloat16_use_them(
+    capabilities, precision, tmp_path, monkeypatch
+):
+    if capabilities is None:
+        monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    else:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    words = ["dataset=csv", "model=efficientnet_lite0", "trainer.accelerator=cpu"]
+    cfg = compose(*words, folder=tmp_path)
+    settle(cfg)
+    assert cfg.trainer.precision == precision
+    cfg = compose(*words, "trainer.precision=32-true", folder=tmp_path)
+    settle(cfg)
+    assert cfg.trainer.precision == "32-true"
 
 
 # number of training images, of classes, of labels per image

@@ -17,7 +17,17 @@ from tkpr.training.selection import counted_epoch
 
 HOLDOUT = 0.2
 # Settings whose range is not bounded: a search may step beyond the values that a file names
-OPEN_ENDED = ("optimizer.lr", "optimizer.weight_decay", "trainer.temperature")
+OPEN_ENDED = (
+    "optimizer.lr",
+    "optimizer.weight_decay",
+    "trainer.temperature",
+    "loss.alpha",
+    "loss.delta_rel",
+    "loss.gamma_neg",
+    "loss.lamb",
+    "loss.neg_scale",
+    "loss.tau",
+)
 Values = tuple[float | str, ...]
 Grid = Mapping[str, Sequence[str]]
 

@@ -37,7 +37,8 @@ def settle(cfg: DictConfig) -> None:
     if cfg.model.get("cut") == "auto":
         cfg.model.cut = default_cut(cfg)
     if OmegaConf.select(cfg, "trainer.precision") == "auto":
-        cfg.trainer.precision = "bf16-mixed" if uses_gpu(cfg) and gpu_has_bf16() else "32-true"
+        bf16 = gpu_has_bf16() if uses_gpu(cfg) else cpu_has_bf16()
+        cfg.trainer.precision = "bf16-mixed" if bf16 else "32-true"
 
 
 def default_cut(cfg: DictConfig) -> str | None:
@@ -65,8 +66,14 @@ def uses_gpu(cfg: DictConfig) -> bool:
 
 
 def gpu_has_bf16() -> bool:
-    """Whether there is a GPU that computes in bfloat16 (CPUs gained nothing when measured)."""
+    """Whether there is a GPU that computes in bfloat16."""
     return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def cpu_has_bf16() -> bool:
+    """Whether the CPU has instructions for bfloat16; without them it is slower than float32."""
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # older releases do not tell
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def is_pretrained(cfg: DictConfig) -> bool:
