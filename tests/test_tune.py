@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from omegaconf import OmegaConf
 
 from tests.fake_runs import write_run
 from tkpr import records
@@ -341,7 +342,7 @@ def test_a_search_goes_beyond_the_published_values_of_competitors_but_stays_in_r
                 numbers = [float(value) for value in wide]
                 assert numbers == sorted(numbers)
                 lowest, highest = OWN[name]
-                assert lowest < min(numbers) and max(numbers) < highest, file.name
+                assert lowest < min(numbers) < max(numbers) < highest, file.name
     assert found == OWN.keys()
 
 

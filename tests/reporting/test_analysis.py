@@ -10,7 +10,13 @@ import pandas as pd
 import pytest
 
 from tests.fake_runs import write_run
-from tkpr.reporting.analysis import by_settings, epoch_choice, searches, variance_shares
+from tkpr.reporting.analysis import (
+    by_settings,
+    epoch_choice,
+    searches,
+    side_by_side,
+    variance_shares,
+)
 from tkpr.reporting.rows import Run, load_runs, of_table, on_searched_labels
 
 ROOT = Path(__file__).parents[2]
@@ -98,9 +104,10 @@ def test_epochs_chosen_by_plain_loops(folder):
                 test_gains.append(max(sign * (value - values[-1]) for value in values[2:]))
             line = found.loc[(row, measure)]
             assert line["last epoch"] == pytest.approx(fmean(last))
-            assert line["chosen on held-out"] == pytest.approx(fmean(gains))
-            assert line["chosen on test"] == pytest.approx(fmean(test_gains))
-            assert line["chosen on test"] >= max(0, line["chosen on held-out"]) - 1e-12
+            held_out, test = line[["chosen on held-out images adds", "chosen on the test set adds"]]
+            assert held_out == pytest.approx(fmean(gains))
+            assert test == pytest.approx(fmean(test_gains))
+            assert test >= max(0, held_out) - 1e-12
 
 
 def test_only_the_best_of_a_search_may_count():
@@ -116,14 +123,18 @@ def test_only_the_best_of_a_search_may_count():
 def test_what_a_search_found():
     runs = [run_with("a", v, k=k, holdout=0.2) for k, v in enumerate((0.1, 0.6, 0.4))]
     runs += [run_with("b", 0.9, holdout=0.2), run_with("b", 99.0)]
-    runs[1].overrides.extend(["experiment=t", "loss.k=1", "split.holdout=0.2"])
+    adamw = ["optimizer._target_=torch.optim.AdamW", "optimizer.weight_decay=1e-2"]
+    own = ["loss.k=1", "loss.surrogate=square", "trainer.temperature=4"]
+    runs[1].overrides.extend(["experiment=t", *adamw, *own, "split.holdout=0.2"])
     found = searches(runs)
     assert found["row"].tolist() == ["b", "a"]
     assert found["settings tried"].tolist() == [1, 3]
-    assert found["best"].tolist() == [0.9, 0.6]
+    assert found["best held out"].tolist() == [0.9, 0.6]
     assert found["median"].tolist() == [0.9, 0.4]
-    assert found["settings"].tolist() == ["", "loss.k=1"]
-    assert found["seconds"].tolist() == [2.0, 3.0]  # one each, final runs included
+    assert found["own"].tolist() == ["", "k 1, surrogate square"]
+    assert found["decay"].tolist() == ["", "decoupled 1e-2"]
+    assert found["T"].tolist() == ["", "4"]
+    assert found["seconds"].tolist() == [2, 3]  # one each, final runs included
 
 
 def test_values_of_a_sweep_by_its_settings():
@@ -141,6 +152,19 @@ def test_values_of_a_sweep_by_its_settings():
         assert line["deviation"] == pytest.approx(0.01)
         assert (line["lowest"], line["highest"]) == pytest.approx((k / 10, k / 10 + 0.02))
         assert line["runs"] == 3
+
+
+def test_values_of_a_sweep_side_by_side():
+    runs = [
+        run_with(row, k / 10 + seed / 100, k=k, seed=seed)
+        for row, k, seeds in (("a", 3, 2), ("a", 12, 2), ("b", 3, 1))
+        for seed in range(seeds)
+    ]
+    found = side_by_side(by_settings(runs, ["loss.k"]), "loss.k")
+    assert list(found.columns) == ["row", "loss.k=3", "loss.k=12"]
+    assert found.loc[0].tolist() == ["a", "0.3050 ± 0.0071", "1.2050 ± 0.0071"]
+    assert found.loc[1, "loss.k=3"] == "0.3000"  # one seed has no deviation
+    assert pd.isna(found.loc[1, "loss.k=12"])
 
 
 def test_another_draw_of_labels_is_no_seed():
@@ -165,11 +189,15 @@ def test_script(folder, tmp_path, monkeypatch, capsys):
     words = ["--budget", "smoke", "--runs", folder, "--output", tmp_path / "out"]
     run(TABLE, *words)
     table = pd.read_csv(tmp_path / "out" / f"{TABLE}-smoke-variance.csv")
-    assert table[["loss", "setting", "seed"]].sum(axis=1).tolist() == pytest.approx([1], abs=1e-5)
-    assert "chosen on test" in capsys.readouterr().out
+    assert table[["loss", "setting", "seed"]].sum(axis=1).tolist() == pytest.approx([1], abs=2e-4)
+    assert "chosen on the test set" in capsys.readouterr().out
     run(TABLE, *words, "--by", "loss.k", "--measures", "mAP@3", "ranking_loss")
     sweep = pd.read_csv(tmp_path / "out" / f"{TABLE}-smoke-sweep.csv")
     assert set(sweep["measure"]) == {"mAP@3", "ranking_loss"}
+    assert set(sweep["table"]) == {"Tab. 13"}
+    run(TABLE, TABLE, *words)  # several tables: one file of each kind
+    both = pd.read_csv(tmp_path / "out" / "smoke-search.csv")
+    assert both["table"].tolist() == ["Tab. 13"] * 4
     with pytest.raises(SystemExit, match=r"first python scripts/tune\.py coco"):
         run("coco_mlc_ranking_resnet101", *words)
     with pytest.raises(SystemExit, match="no measure 'speed'"):

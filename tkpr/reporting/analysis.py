@@ -80,7 +80,7 @@ def searches(runs: Sequence[Run], measure: str = "mAP@3") -> pd.DataFrame:
         measure: the one that decides.
 
     Returns:
-        A line per row: how many settings were tried, the best value and the median, the words of
+        A line per row: how many settings were tried, the best value and the median, the settings of
         the best run, and the seconds that the row took, searched and final runs together.
     """
     lower = lower_is_better(measure)
@@ -92,21 +92,40 @@ def searches(runs: Sequence[Run], measure: str = "mAP@3") -> pd.DataFrame:
     for row, group in found.items():
         values = [run.metrics[measure] for run in group]
         winner = group[int(np.argmin(values) if lower else np.argmax(values))]
-        words = [word for word in winner.overrides if not word.startswith(_NOT_SEARCHED)]
         lines.append(
             {
                 "row": row,
                 "settings tried": len(group),
-                "best": winner.metrics[measure],
+                "best held out": winner.metrics[measure],
                 "median": float(np.median(values)),
-                "settings": " ".join(words),
-                "seconds": sum(run.seconds for run in runs if run.row == winner.row),
+                **searched_settings(winner.overrides),
+                "seconds": round(sum(run.seconds for run in runs if run.row == winner.row)),
             }
         )
-    return pd.DataFrame(lines).sort_values("best", ascending=lower, ignore_index=True)
+    return pd.DataFrame(lines).sort_values("best held out", ascending=lower, ignore_index=True)
 
 
-_NOT_SEARCHED = ("experiment=", "budget=", "method=", "split.", "seed=", "dataset.")
+DECAY = {"Adam": "L2", "AdamW": "decoupled"}
+
+
+def searched_settings(overrides: Sequence[str]) -> dict[str, str]:
+    """Those words of a run that a search chooses: rate, decay, T, E_w, and the loss's own settings.
+
+    >>> found = searched_settings(["optimizer._target_=torch.optim.Adam", "loss.k=5", "seed=1"])
+    >>> found["decay"], found["own"]
+    ('L2', 'k 5')
+    """
+    words = dict(word.split("=", 1) for word in overrides)
+    optimizer = words.get("optimizer._target_", "").rpartition(".")[2]
+    decay = f"{DECAY.get(optimizer, optimizer)} {words.get('optimizer.weight_decay', '')}"
+    own = [f"{key[5:]} {value}" for key, value in words.items() if key.startswith("loss.")]
+    return {
+        "learning rate": words.get("optimizer.lr", ""),
+        "decay": decay.strip(),
+        "T": words.get("trainer.temperature", ""),
+        "E_w": words.get("trainer.warmup_epochs", ""),
+        "own": ", ".join(own),
+    }
 
 
 def _by_row(runs: Sequence[Run], measure: str) -> dict[str, list[float]]:
@@ -152,8 +171,8 @@ def epoch_choice(runs: Sequence[Run], measures: Sequence[str] = ("mAP@3",)) -> p
                     "row": group[0].row,
                     "measure": measure,
                     "last epoch": np.mean(last),
-                    "chosen on held-out": np.mean(on_held_out) if on_held_out else np.nan,
-                    "chosen on test": np.mean(on_test),
+                    "chosen on held-out images adds": np.mean(on_held_out or [np.nan]),
+                    "chosen on the test set adds": np.mean(on_test),
                 }
             )
     return pd.DataFrame(lines)
@@ -186,6 +205,24 @@ def by_settings(runs: Sequence[Run], keys: Sequence[str], measure: str = "mAP@3"
     grouped = table.groupby(["row", *keys], sort=True)[measure]
     names = {"mean": "mean", "std": "deviation", "min": "lowest", "max": "highest", "count": "runs"}
     return grouped.agg(list(names)).rename(columns=names).reset_index()
+
+
+def side_by_side(found: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Values of a sweep (:func:`by_settings`) with a column for each value of one setting.
+
+    Args:
+        found: the values, line by line.
+        key: the setting whose values stand side by side.
+    """
+    texts = [
+        f"{mean:.4f}" if np.isnan(std) else f"{mean:.4f} ± {std:.4f}"
+        for mean, std in zip(found["mean"], found["deviation"], strict=True)
+    ]
+    known = ("mean", "deviation", "lowest", "highest", "runs", key)
+    index = [name for name in found.columns if name not in known]
+    wide = found.assign(text=texts).pivot(index=index, columns=key, values="text")
+    wide.columns = [f"{key}={value}" for value in wide.columns]
+    return wide.reset_index()
 
 
 def _same_but_split(run: Run, other: Run) -> bool:

@@ -52,15 +52,19 @@ def to_csv(table: Table, *, paper: bool = False) -> str:
     return frame_to_csv(pd.DataFrame(body))
 
 
-def frame_to_csv(frame: pd.DataFrame) -> str:
+def frame_to_csv(frame: pd.DataFrame, digits: int = 6) -> str:
     """Write a frame as CSV in which no text is a formula for a spreadsheet.
+
+    Args:
+        frame: the frame, without its index.
+        digits: of a number, after the point.
 
     >>> print(frame_to_csv(pd.DataFrame({"row": ["=1+1"], "gain": [-0.5]})))
     row,gain
     '=1+1,-0.500000
     """
     safe = frame.map(lambda cell: for_spreadsheet(cell) if isinstance(cell, str) else cell)
-    return safe.to_csv(index=False, float_format="%.6f")
+    return safe.to_csv(index=False, float_format=f"%.{digits}f")
 
 
 def to_html(table: Table, *, paper: bool = False, sortable: bool = False) -> str:

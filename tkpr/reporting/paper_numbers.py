@@ -25,6 +25,16 @@ def table_names() -> list[str]:
     ]
 
 
+def table_number(name: str) -> str:
+    """What the paper calls a table; a table of our own keeps its name.
+
+    >>> table_number("voc2012_mlml_ranking_resnet50"), table_number("xmc_bibtex")
+    ('Tab. 13', 'xmc_bibtex')
+    """
+    names = table_names()
+    return f"Tab. {5 + names.index(name)}" if name in names else name
+
+
 def paper_table(name: str) -> pd.DataFrame:
     """The paper's numbers of a table: a line per method, a column per measure, NaN if not printed.
 

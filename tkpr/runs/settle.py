@@ -72,7 +72,8 @@ def gpu_has_bf16() -> bool:
 
 def cpu_has_bf16() -> bool:
     """Whether the CPU has instructions for bfloat16; without them it is slower than float32."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # older releases do not tell
+    tell = getattr(torch.cpu, "get_capabilities", dict)  # older releases of torch do not
+    capabilities: dict[str, Any] = tell()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
