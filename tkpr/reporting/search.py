@@ -16,6 +16,7 @@ from tkpr.runs.plan import PlannedRun
 from tkpr.training.selection import counted_epoch
 
 HOLDOUT = 0.2
+STEP = 2  # neighbours tried before the search looks for the best again
 # Settings whose range is not bounded: a search may step beyond the values that a file names
 OPEN_ENDED = (
     "optimizer.lr",
@@ -145,8 +146,8 @@ def next_settings(grid: Grid, scores: Mapping[Values, float], count: int) -> lis
     """What a search of ``count`` settings tries next: a random half, then the best's neighbours.
 
     A neighbour differs in one setting, by one step of the grid, which goes on beyond its ends where
-    a setting is open-ended (:func:`widened`). The search continues from the best setting so far,
-    from the next one when all of its neighbours were tried, and so on.
+    a setting is open-ended (:func:`widened`). The search tries two neighbours, in random order, of
+    the best setting so far, of the next one when all of its neighbours were tried, and so on.
 
     Args:
         grid: the values searched, by setting.
@@ -172,8 +173,9 @@ def next_settings(grid: Grid, scores: Mapping[Values, float], count: int) -> lis
     left, wide = min(count, len(drawn)) - len(scores), widened(grid)
     for best in sorted(scores, key=lambda values: -scores[values]):
         near = [values for values in _neighbours(wide, best) if values not in scores]
+        random.Random(repr(best)).shuffle(near)  # the same order in every process
         if near and left > 0:
-            return near[:left]
+            return near[: min(left, STEP)]
     return []
 
 

@@ -1,6 +1,7 @@
 """Settings that the configuration leaves open: filled in from the network, machine and labels."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,10 @@ def gpu_has_bf16() -> bool:
 
 def cpu_has_bf16() -> bool:
     """Whether the CPU has instructions for bfloat16; without them it is slower than float32."""
-    tell = getattr(torch.cpu, "get_capabilities", dict)  # older releases of torch do not
-    capabilities: dict[str, Any] = tell()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    capabilities: Mapping[str, Any] = {}
+    if hasattr(torch.cpu, "get_capabilities"):  # not in older releases of torch
+        capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16"))
 
 
 def is_pretrained(cfg: DictConfig) -> bool:
