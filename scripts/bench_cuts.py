@@ -18,6 +18,7 @@ import torch
 
 from tkpr import atomic
 from tkpr.models.cut import CutNetwork, cuts
+from tkpr.reporting.benchmark import machine
 from tkpr.runs.script import Parser, script
 
 STEPS = 4  # of each measurement; the first two are warm-up
@@ -39,6 +40,7 @@ def main() -> None:
     for cut in arguments.cuts or cuts(network):
         rows.append({"network": arguments.network, "size": arguments.size, "cut": cut})
         rows[-1] |= measure(network, cut, size=arguments.size, batch=arguments.batch)
+        rows[-1]["processor"] = machine()["processor"]
         print(", ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
         if arguments.output:
             atomic.write(arguments.output, pd.DataFrame(rows).to_csv(index=False))

@@ -17,10 +17,11 @@ from tkpr.runs.script import Parser, output_folder, script
 ROOT = Path(__file__).resolve().parents[1]
 GOOD, BAD, DARK, LIGHT = "#009E73", "#D55E00", "#0072B2", "#BBBBBB"
 SETTINGS = {
-    "VOC 2012, one positive label": "voc2012_mlml_ranking_resnet50-resnet50_features",
-    "COCO subset, one positive label": "coco_mlml_ranking_resnet50-resnet50_features",
-    "COCO subset, all labels": "coco_mlc_ranking_resnet101-resnet50_features",
+    "VOC 2012, one label": "voc2012_mlml_ranking_resnet50",
+    "COCO subset, one label": "coco_mlml_ranking_resnet50",
+    "COCO subset, all labels": "coco_mlc_ranking_resnet101",
 }
+TRAINED = {"linear head on ResNet-50": "resnet50_features", "last layers trained": "finetune"}
 
 
 def main() -> None:
@@ -109,22 +110,25 @@ def draw_pairs(axes: Axes, names: np.ndarray, positions: np.ndarray, k: int) -> 
 
 
 def draw_results(folder: Path, measure: str = "mAP@3") -> Figure:
-    """One measure of every row in three settings, mean and deviation, TKPR dark.
+    """One measure of every row in three settings, with less and more of a network trained.
 
     Args:
         folder: where the CSV files are.
-        measure: a column of them.
+        measure: a column of them; mean and deviation, TKPR dark.
     """
-    figure = Figure(figsize=(9.6, 2.7), layout="constrained")
-    for axes, (title, name) in zip(figure.subplots(1, 3), SETTINGS.items(), strict=True):
-        stored = pd.read_csv(folder / f"{name}.csv").set_index("method")
-        mean = stored[stored["kind"] == "mean"][measure].sort_values()
-        std = stored[stored["kind"] == "std"][measure].reindex(mean.index)
-        for row in mean.index:
-            color = DARK if row.startswith("TKPR") else "#777777"
-            axes.errorbar(mean[row], row, xerr=std[row], fmt="o", color=color, markersize=5)
-        axes.grid(axis="x", color="#DDDDDD", linewidth=0.6)
-        axes.set_title(title, fontsize=9, loc="left")
+    figure = Figure(figsize=(9.6, 5.2), layout="constrained")
+    panels = figure.subplots(len(TRAINED), len(SETTINGS))
+    for lines, (trained, budget) in zip(panels, TRAINED.items(), strict=True):
+        for axes, (title, table) in zip(lines, SETTINGS.items(), strict=True):
+            stored = pd.read_csv(folder / f"{table}-{budget}.csv").set_index("method")
+            mean = stored[stored["kind"] == "mean"][measure].sort_values()
+            std = stored[stored["kind"] == "std"][measure].reindex(mean.index)
+            for row in mean.index:
+                color = DARK if row.startswith("TKPR") else "#777777"
+                axes.errorbar(mean[row], row, xerr=std[row], fmt="o", color=color, markersize=5)
+            axes.grid(axis="x", color="#DDDDDD", linewidth=0.6)
+            axes.set_title(f"{title}: {trained}", fontsize=8, loc="left")
+    for axes in panels[-1]:
         axes.set_xlabel(measure)
     return figure
 
