@@ -28,6 +28,7 @@ from tkpr.reporting.search import (
     matching,
     next_settings,
     ranked,
+    superseded,
     widened,
     winner,
 )
@@ -303,6 +304,27 @@ def test_a_search_of_few_settings_climbs_to_the_best():
     assert len(first) == 15
     assert first == next_settings(wide, {(1.0, 1.0, 1.0): 5.0}, 30)
     assert next_settings(wide, {}, 20) == first[:10]
+
+
+def test_final_runs_of_an_earlier_choice_are_named(searched, tune, monkeypatch, capsys):
+    """A search that goes on may find something better; a table would mix the two."""
+    runs, row = searched
+    final = {"table": TABLE, "budget": "features", "skill": 1}
+    names = {}
+    for k in (2, 4):  # an earlier choice, and the present one
+        for seed in (0, 1):
+            made = write_run(runs, "TKPR_a2", seed=seed, loss__k=k, optimizer={"lr": 0.01}, **final)
+        names[k] = runs / TABLE / "features" / "tkpr_a2" / f"K = {k}"
+        made["folder"].parent.rename(names[k])
+    best = winner(row, GRID, load_runs(runs), "mAP@3")
+    assert superseded(row, best, GRID, load_runs(runs)) == [names[2]]
+    monkeypatch.setattr(sweep, "train", lambda configs: None)
+    given = {"table": TABLE, "budget": "features", "monitor": "mAP@3", "runs": runs}
+    given |= {"dry_run": False, "seeds": ["0", "1"], "tries": 6, "again": []}
+    tune["tune"](row, ["method=tkpr_a2"], Namespace(**given))
+    notes = [line for line in capsys.readouterr().out.splitlines() if "no longer" in line]
+    (note,) = notes
+    assert note.endswith(f"delete before tables.py: {names[2]}")
 
 
 def test_a_search_goes_beyond_the_ends_of_its_grid():

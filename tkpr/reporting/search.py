@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tkpr.metrics import lower_is_better
 from tkpr.reporting.rows import CHECKSUMS, Run, check_same_labels
@@ -284,6 +285,20 @@ def chosen_words(best: Candidate, grid: Grid) -> list[str]:
     settings = best.run.settings
     values = tuple(_plain(settings.get(key)) for key in grid)
     return [*grid_words(grid, values), *best.retrain_words]
+
+
+def superseded(row: PlannedRun, best: Candidate, grid: Grid, runs: Iterable[Run]) -> list[Path]:
+    """Folders of final runs with settings that were the best before a search went on.
+
+    Args:
+        row: of a table.
+        best: the winner of the search.
+        grid: the values searched, by setting.
+        runs: finished runs.
+    """
+    chosen = tuple(_plain(best.run.settings.get(key)) for key in grid)
+    final = matching(row, grid, runs, held_out=False)
+    return sorted({run.folder.parent for values, run in final if values != chosen})
 
 
 def at_an_edge(best: Candidate, grid: Grid) -> list[str]:
