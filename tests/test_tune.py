@@ -206,6 +206,17 @@ def test_a_best_value_at_the_edge_is_named(searched):
     best = winner(row, GRID, load_runs(runs), "mAP@3")
     assert at_an_edge(best, GRID) == []  # of two learning rates each is at an edge
     assert at_an_edge(best, {"loss.k": ["4", "6", "8"], "optimizer.lr": ["1e-2"]}) == ["loss.k"]
+    trainer = best.run.config["trainer"]
+    trainer["epochs"] = 10
+    for warmup, values in ((0, "0 4 8"), (9, "0 4 9"), (2, "2 4 8"), (8, "2 4 8")):
+        trainer["warmup_epochs"] = warmup
+        edges = at_an_edge(best, {"trainer.warmup_epochs": values.split()})
+        assert edges == ([] if warmup in (0, 9) else ["trainer.warmup_epochs"])
+
+
+def test_a_word_that_is_no_setting_is_one_line(monkeypatch, capsys):
+    with pytest.raises(SystemExit, match=r"error: .*expecting.*loss\.k=3=4"):
+        script(monkeypatch, capsys, TABLE, "--budget", "smoke", "loss.k=3=4")
 
 
 def test_a_setting_may_be_null(tmp_path):

@@ -302,12 +302,17 @@ def superseded(row: PlannedRun, best: Candidate, grid: Grid, runs: Iterable[Run]
 
 
 def at_an_edge(best: Candidate, grid: Grid) -> list[str]:
-    """The settings whose best value is the smallest or largest of three or more."""
+    """The settings whose best value is the smallest or largest of three or more.
+
+    A warm-up of no epoch, or of all epochs but one, is no edge: there is nothing beyond.
+    """
+    last = best.run.config["trainer"].get("epochs", math.inf) - 1
     found = []
     for key, values in widened(grid).items():
         numbers = {value for value in map(_plain, values) if isinstance(value, float)}
         value = _plain(best.run.settings.get(key))
-        if len(numbers) > 2 and value in (min(numbers), max(numbers)):
+        beyond = key != "trainer.warmup_epochs" or value not in (0, last)
+        if len(numbers) > 2 and value in (min(numbers), max(numbers)) and beyond:
             found.append(key)
     return found
 

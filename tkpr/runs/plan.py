@@ -6,6 +6,7 @@ how many combinations each row tries (``plan.tries``; without it all of them) an
 cannot have (``plan.unsupported_rows``).
 """
 
+import shlex
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -167,7 +168,10 @@ def split_sweep(words: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     (['budget=smoke', 'seed=0'], {'seed': ['0', '1', '2']})
     """
     first, swept = [], {}
-    overrides = OverridesParser.create().parse_overrides(list(words))
+    try:
+        overrides = OverridesParser.create().parse_overrides(list(words))
+    except HydraException as error:  # the grammar, with a link
+        raise ValueError(f"{error} (of {shlex.join(words)})") from error
     for word, override in zip(words, overrides, strict=True):
         if not override.is_sweep_override():
             first.append(word)
