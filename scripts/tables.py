@@ -4,6 +4,9 @@ python scripts/tables.py voc2012_mlml_ranking_resnet50 --budget features --paper
 python scripts/tables.py all --runs runs --output tables
 python scripts/tables.py beyond_voc2012_mlml --budget features
 python scripts/tables.py coco_mlc_sota_swin --dry-run seed=0,1,2
+
+Where TKPR is better, level or worse than the best competitor of each measure (paired bootstrap) is
+written to verdicts-<budget>.csv, a line per row of TKPR in all the tables asked for.
 """
 
 import argparse
@@ -15,6 +18,8 @@ from typing import TYPE_CHECKING
 from tkpr.runs.script import Parser, output_folder, script
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tkpr.runs.plan import Budget
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,11 +55,14 @@ def main() -> None:
         raise ValueError(f"no table {names[0]!r}: choose all or one of {', '.join(known)}")
     if arguments.paper and names[0] not in table_names():
         raise ValueError(f"{names[0]} is not in the paper: leave out --paper")
+    found = []
     for name in names:
         if arguments.dry_run:
             list_runs(name, arguments)
         else:
-            write_table(name, budget, arguments)
+            found.append(write_table(name, budget, arguments))
+    if any(not one.empty for one in found):
+        write_verdicts(found, arguments)
 
 
 def list_runs(name: str, arguments: argparse.Namespace) -> None:
@@ -90,8 +98,8 @@ def list_runs(name: str, arguments: argparse.Namespace) -> None:
     print(f"{shlex.join(command)}\n")
 
 
-def write_table(name: str, budget: "Budget", arguments: argparse.Namespace) -> None:
-    """Print a table and write it in four formats."""
+def write_table(name: str, budget: "Budget", arguments: argparse.Namespace) -> "pd.DataFrame":
+    """Print a table, write it in four formats, and return where TKPR stands in it."""
     from tkpr import atomic
     from tkpr.reporting import formats, tables
     from tkpr.reporting.rows import load_runs
@@ -114,6 +122,20 @@ def write_table(name: str, budget: "Budget", arguments: argparse.Namespace) -> N
         atomic.write(arguments.output / f"{name}-{arguments.budget}.{ending}", text)
     print(f"# {name}\n\n{formats.to_markdown(table, paper=arguments.paper)}")
     print(f"written to {arguments.output}/{name}-{arguments.budget}.md .tex .csv .html")
+    return tables.verdicts(table)
+
+
+def write_verdicts(found: list["pd.DataFrame"], arguments: argparse.Namespace) -> None:
+    """Print where TKPR leads, is level and falls behind, and write it as CSV."""
+    import pandas as pd
+
+    from tkpr import atomic
+    from tkpr.reporting.formats import frame_to_csv
+
+    verdicts = pd.concat(found, ignore_index=True)
+    file = arguments.output / f"verdicts-{arguments.budget}.csv"
+    atomic.write(file, frame_to_csv(verdicts, digits=4))
+    print(f"\n{verdicts.to_string(index=False, float_format='%.4f')}\n\nwritten to {file}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tests.fake_runs import labels, write_run
@@ -88,6 +89,20 @@ def test_a_tkpr_that_is_worse_is_marked_so(tmp_path):
     table = tables.collect(load_runs(tmp_path), TABLE, BUDGETS["smoke"])
     assert (table.marks.loc["TKPR_a2", ["mAP@3", "NDCG@5", "ranking_loss"]] == "°").all()
     assert (table.marks.loc["TKPR_a3"] == "").all()
+    verdicts = tables.verdicts(table).set_index("row")
+    assert verdicts.loc["TKPR_a3", ["TKPR is", "difference", "level on"]].tolist() == [
+        "level",
+        0,
+        15,
+    ]
+    worse = verdicts.loc["TKPR_a2"]
+    assert (worse["table"], worse["best competitor"], worse["TKPR is"]) == (
+        *("Tab. 13", "L_rank", "worse"),
+    )
+    means = table.mean["mAP@3"]
+    assert worse["difference"] == means["TKPR_a2"] - means["L_rank"] < 0
+    assert worse["worse on"] == (table.marks.loc["TKPR_a2"] == "°").sum() > 2
+    assert worse["better on"] == 0
 
 
 def test_csv_cell_by_cell(table):
@@ -261,7 +276,18 @@ def test_script_writes_four_files(folder, tmp_path, monkeypatch, capsys):
     )
     assert len(read_markdown(told.out)) == 10
     names = sorted(file.name for file in tmp_path.iterdir())
-    assert names == [f"{TABLE}-smoke.{ending}" for ending in ("csv", "html", "md", "tex")]
+    files = [f"{TABLE}-smoke.{ending}" for ending in ("csv", "html", "md", "tex")]
+    assert names == ["verdicts-smoke.csv", *files]
+    verdicts = pd.read_csv(tmp_path / "verdicts-smoke.csv").set_index("row")
+    assert verdicts.index.tolist() == ["TKPR_a1", "TKPR_a2"]
+    assert verdicts.loc["TKPR_a1", "TKPR is"] == "better"
+    assert "TKPR_a1" in told.out.rpartition("best competitor")[2]
+
+
+def test_no_verdict_without_a_comparison(folder, tmp_path, monkeypatch, capsys):
+    words = ["--budget", "smoke", "--runs", folder, "--output", tmp_path]
+    script(monkeypatch, capsys, TABLE, *words, "--no-significance")
+    assert not (tmp_path / "verdicts-smoke.csv").exists()
 
 
 def test_script_without_runs_says_where_there_are_some(folder, tmp_path, monkeypatch, capsys):

@@ -7,7 +7,13 @@ import numpy as np
 import pandas as pd
 
 from tkpr.metrics import find_measure, lower_is_better, per_image
-from tkpr.reporting.paper_numbers import oddities, paper_digits, paper_table, table_names
+from tkpr.reporting.paper_numbers import (
+    oddities,
+    paper_digits,
+    paper_table,
+    table_names,
+    table_number,
+)
 from tkpr.reporting.rows import (
     Run,
     averages,
@@ -24,6 +30,7 @@ from tkpr.runs.saved_model import load_predictions
 
 RESAMPLES = 5000
 BETTER, WORSE = "*", "°"
+WORDS = {BETTER: "better", "": "level", WORSE: "worse"}
 MISSING = "–"
 
 
@@ -39,6 +46,7 @@ class Table:
         std: over the seeds, NaN where there is only one.
         marks: "*" where TKPR is significantly better than the best competitor, "°" where worse.
         notes: what a reader should know.
+        compared: how many comparisons the marks are of; 0 without a bootstrap.
     """
 
     name: str
@@ -48,6 +56,7 @@ class Table:
     std: pd.DataFrame
     marks: pd.DataFrame
     notes: list[str]
+    compared: int = 0
 
 
 def collect(runs: Sequence[Run], name: str, budget: Budget, *, significance: bool = True) -> Table:
@@ -64,7 +73,7 @@ def collect(runs: Sequence[Run], name: str, budget: Budget, *, significance: boo
     measures = None if name in table_names() or not runs else per_image_measures(runs[0])
     mean, std = averages(rows, measures), deviations(rows, measures)
     marks = pd.DataFrame("", index=mean.index, columns=mean.columns)
-    notes = []
+    notes, compared = [], 0
     if name in table_names() or budget.name != "paper":  # others have no scale of the paper's
         notes.append(f"Budget {budget.name}{': ' * bool(budget.about)}{budget.about}.")
     cannot = budget.unsupported_rows
@@ -87,7 +96,7 @@ def collect(runs: Sequence[Run], name: str, budget: Budget, *, significance: boo
             f"Holm's correction for {compared} comparisons)."
         )
     notes += [f"About the paper's numbers: {note}" for note in oddities(name)]
-    return Table(name, budget, rows, mean, std, marks, notes)
+    return Table(name, budget, rows, mean, std, marks, notes, compared)
 
 
 def per_image_measures(run: Run) -> list[str]:
@@ -146,6 +155,42 @@ def significance_marks(rows: dict[str, list[Run]], mean: pd.DataFrame) -> tuple[
             gain = -one.difference if lower_is_better(measure) else one.difference
             marks.loc[row, measure] = BETTER if gain > 0 else WORSE
     return marks, len(compared)
+
+
+def verdicts(table: Table, measure: str = "mAP@3") -> pd.DataFrame:
+    """Where TKPR leads, is level and falls behind; nothing for a table that was not compared.
+
+    Args:
+        table: with the marks of :func:`significance_marks`.
+        measure: shown beside the best competitor's.
+
+    Returns:
+        A line per row of TKPR: its value of the measure, the best competitor's, and on how many
+        measures it is significantly better than the best competitor of each, level, or worse.
+    """
+    best = best_competitors(table.mean)
+    columns = [name for name in table.mean.columns if best[name] is not None]
+    if not table.compared or measure not in columns:
+        return pd.DataFrame()
+    found = []
+    for row in table.mean.index[[is_ours(str(name)) for name in table.mean.index]]:
+        if not table.rows[row]:
+            continue
+        marks = table.marks.loc[row, columns].replace(WORDS)
+        value, theirs = (table.mean.loc[name, measure] for name in (row, best[measure]))
+        found.append(
+            {
+                "table": table_number(table.name),
+                "row": row,
+                measure: value,
+                "best competitor": best[measure],
+                f"its {measure}": theirs,
+                "difference": value - theirs,
+                "TKPR is": marks[measure],
+                **{f"{word} on": int((marks == word).sum()) for word in WORDS.values()},
+            }
+        )
+    return pd.DataFrame(found)
 
 
 def cell_texts(table: Table) -> pd.DataFrame:
