@@ -137,6 +137,14 @@ def test_what_a_search_found():
     assert found["seconds"].tolist() == [2, 3]  # one each, final runs included
 
 
+def test_of_equal_settings_the_one_that_was_trained_is_named():
+    runs = [run_with("a", 0.5, k=k, holdout=0.2) for k in (1, 2, 3)] + [run_with("a", 0.4, k=2)]
+    for run in runs:
+        run.overrides.append(f"loss.k={run.config['loss']['k']}")
+    assert searches(runs)["own"].tolist() == ["k 2"]
+    assert searches(runs[:3])["own"].tolist() == ["k 1"]
+
+
 def test_values_of_a_sweep_by_its_settings():
     runs = [
         run_with(row, k / 10 + seed / 100, k=k, seed=seed)

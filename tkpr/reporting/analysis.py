@@ -81,7 +81,7 @@ def searches(runs: Sequence[Run], measure: str = "mAP@3") -> pd.DataFrame:
 
     Returns:
         A line per row: how many settings were tried, the best value and the median, the settings of
-        the best run, and the seconds that the row took, searched and final runs together.
+        the best run (of equals the one with final runs), and the seconds that the row took, searched and final runs together.
     """
     lower = lower_is_better(measure)
     found: dict[str, list[Run]] = {}
@@ -91,7 +91,12 @@ def searches(runs: Sequence[Run], measure: str = "mAP@3") -> pd.DataFrame:
     lines = []
     for row, group in found.items():
         values = [run.metrics[measure] for run in group]
-        winner = group[int(np.argmin(values) if lower else np.argmax(values))]
+        best = min(values) if lower else max(values)
+        ties = [run for run in group if run.metrics[measure] == best]
+        final = [run for run in runs if run.row == row and not run.held_out]
+        winner = next(
+            (run for run in ties if any(_same_but_split(run, one) for one in final)), ties[0]
+        )
         lines.append(
             {
                 "row": row,
