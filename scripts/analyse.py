@@ -106,10 +106,12 @@ def analyse(runs: list["Run"], arguments: argparse.Namespace) -> dict[str, "pd.D
         found = analysis.variance_shares(runs, measure, best=arguments.best)
         shares = {part: found.share(part) for part in ("loss", "setting", "seed")}
         lines.append({"measure": measure, **shares, "rows": found.rows, "runs": len(runs)})
+    chosen = analysis.epoch_choice(runs, arguments.measures)
     return {
         "search": analysis.searches(runs, arguments.measures[0]),
         "variance": pd.DataFrame(lines),
-        "epoch_choice": analysis.epoch_choice(runs, arguments.measures),
+        "epoch_choice": chosen,
+        "epoch_gains": analysis.epoch_gains(chosen),
     }
 
 

@@ -13,6 +13,7 @@ from tests.fake_runs import write_run
 from tkpr.reporting.analysis import (
     by_settings,
     epoch_choice,
+    epoch_gains,
     searches,
     side_by_side,
     variance_shares,
@@ -108,6 +109,22 @@ def test_epochs_chosen_by_plain_loops(folder):
             assert held_out == pytest.approx(fmean(gains))
             assert test == pytest.approx(fmean(test_gains))
             assert test >= max(0, held_out) - 1e-12
+
+
+def test_gains_of_tkpr_and_of_the_others():
+    lines = [
+        ("L_rank", 0.1, 0.2),
+        ("TKPR_a2", -0.1, 0.0),
+        ("TKPR_a3", 0.3, 0.1),
+        ("LSEP", 0.0, 0.4),
+    ]
+    heads = ["row", "chosen on held-out images adds", "chosen on the test set adds"]
+    (line,) = epoch_gains(pd.DataFrame(lines, columns=heads).assign(measure="mAP@3")).to_dict(
+        "records"
+    )
+    assert line.pop("by") == "LSEP"
+    assert line.pop("measure") == "mAP@3"
+    assert list(line.values()) == pytest.approx([0.1, 0.05, 0.05, 0.3, 0.4])
 
 
 def test_only_the_best_of_a_search_may_count():

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tkpr.metrics import lower_is_better
-from tkpr.reporting.rows import Run, variants
+from tkpr.reporting.rows import Run, is_ours, variants
 from tkpr.training.selection import best_epoch, first_main_epoch
 
 
@@ -81,7 +81,8 @@ def searches(runs: Sequence[Run], measure: str = "mAP@3") -> pd.DataFrame:
 
     Returns:
         A line per row: how many settings were tried, the best value and the median, the settings of
-        the best run (of equals the one with final runs), and the seconds that the row took, searched and final runs together.
+        the best run (of equals the one with final runs), and the seconds that the row took,
+        searched and final runs together.
     """
     lower = lower_is_better(measure)
     found: dict[str, list[Run]] = {}
@@ -180,6 +181,29 @@ def epoch_choice(runs: Sequence[Run], measures: Sequence[str] = ("mAP@3",)) -> p
                     "chosen on the test set adds": np.mean(on_test),
                 }
             )
+    return pd.DataFrame(lines)
+
+
+def epoch_gains(found: pd.DataFrame) -> pd.DataFrame:
+    """What choosing epochs would add to TKPR and to the other rows, on average.
+
+    Args:
+        found: what :func:`epoch_choice` returns.
+
+    Returns:
+        A line per measure: the mean gains of both groups, and the row that would gain most on the
+        test set.
+    """
+    lines = []
+    for measure, part in found.groupby("measure", sort=False):
+        line: dict[str, object] = {"measure": measure}
+        ours = np.array([is_ours(row) for row in part["row"]])
+        for name, rows in (("TKPR", part[ours]), ("others", part[~ours])):
+            for where in ("held-out images", "the test set"):
+                line[f"{name}, on {where}"] = rows[f"chosen on {where} adds"].mean()
+        most = part.loc[part["chosen on the test set adds"].idxmax()]
+        line |= {"most, on the test set": most["chosen on the test set adds"], "by": most["row"]}
+        lines.append(line)
     return pd.DataFrame(lines)
 
 
