@@ -55,6 +55,19 @@ def test_the_row_of_ccd_trains_from_maps(words, tmp_path):
     assert model(torch.zeros(1, 3, 64, 64)).shape[0] == 1
 
 
+@pytest.mark.parametrize("reset", [True, False])
+def test_the_scale_of_a_loss_does_not_matter_after_the_warm_up(reset, words, tmp_path):
+    """With one label per image alpha_3 is alpha_2 divided by K: the same steps of AdamW."""
+    words = [*words, "labels=single_positive", "+optimizer.eps=1e-30"]
+    words += [] if reset else ["trainer.reset_optimizer=false"]  # the budget's own is true
+    weights = []
+    for loss in ("tkpr_a2", "tkpr_a3"):
+        train(*words, f"loss={loss}", folder=tmp_path / loss)
+        weights.append(load_file(tmp_path / loss / "model.safetensors"))
+    differences = [(weights[0][name] - weights[1][name]).abs().max() for name in weights[0]]
+    assert (max(differences) < 1e-5) == reset
+
+
 def test_a_run_resumes_bit_for_bit_and_reads_maps_and_probe_again(words, tmp_path):
     whole = train(*words, folder=tmp_path / "whole")
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "maps").iterdir()}
