@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from matplotlib.ticker import MaxNLocator
 
 from tkpr.runs.script import Parser, output_folder, script
 
@@ -127,7 +128,8 @@ def draw_results(folder: Path, measure: str = "mAP@3") -> Figure:
                 color = DARK if row.startswith("TKPR") else "#777777"
                 axes.errorbar(mean[row], row, xerr=std[row], fmt="o", color=color, markersize=5)
             axes.grid(axis="x", color="#DDDDDD", linewidth=0.6)
-            axes.set_title(f"{title}: {trained}", fontsize=8, loc="left")
+            axes.set_title(f"{title}\n{trained}", fontsize=8, loc="left")
+            axes.xaxis.set_major_locator(MaxNLocator(4))
     for axes in panels[-1]:
         axes.set_xlabel(measure)
     return figure
