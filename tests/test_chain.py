@@ -67,7 +67,7 @@ def test_from_training_to_the_report(tmp_path, monkeypatch, capsys):
     states = {line.split()[0]: line.split("  ")[-1] for line in listed.splitlines()[2:12]}
     assert (states["rank"], states["u1"]) == ("2 finished", "to run")
     call("tables.py", "all", "--budget", "smoke", "--paper")
-    assert len(list((tmp_path / "tables").iterdir())) == 10 * 4
+    assert len(list((tmp_path / "tables").iterdir())) == 10 * 4 + 1  # and the verdicts
     lines = (tmp_path / "tables" / f"{TABLE}-smoke.csv").read_text().splitlines()
     means = {line["method"]: line for line in csv.DictReader(lines) if line["kind"] == "mean"}
     assert means["L_u1"]["mAP@3"] == ""
