@@ -1,5 +1,6 @@
 """One run from its configuration to its folder: claim, build, train, write the results."""
 
+import atexit
 import contextlib
 import logging
 import os
@@ -174,9 +175,17 @@ def launch(cfg: DictConfig) -> Fabric:
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         rejoin(fabric.device, timeout)
     fabric.launch()
+    atexit.unregister(leave_group)  # once, however many runs a sweep has
+    atexit.register(leave_group)
     if not fabric.is_global_zero:  # only rank 0 logs; every rank logs errors
         logging.getLogger("tkpr").setLevel(logging.ERROR)
     return fabric
+
+
+def leave_group() -> None:
+    """Leave the process group: gloo's threads may abort a process that ends within it."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def rejoin(device: torch.device, timeout: timedelta) -> None:
