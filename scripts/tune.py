@@ -147,7 +147,7 @@ def tune(row: "PlannedRun", words: list[str], arguments: argparse.Namespace) -> 
         )
         for key in at_an_edge(best, grid):
             print(f"note: the best {key} of {row.method} is at the edge of its grid", flush=True)
-        for folder in superseded(row, best, grid, finished(row, arguments)):
+        for folder in superseded(row, best, grid, finished(row, arguments), arguments.again):
             print(f"note: no longer the best of {row.method}, delete before tables.py: {folder}")
     settled = {key: [value] for key, _, value in (word.partition("=") for word in chosen)}
     done = {

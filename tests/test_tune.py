@@ -323,19 +323,24 @@ def test_final_runs_of_an_earlier_choice_are_named(searched, tune, monkeypatch, 
     final = {"table": TABLE, "budget": "features", "skill": 1}
     names = {}
     for k in (2, 4):  # an earlier choice, and the present one
-        for seed in (0, 1):
-            made = write_run(runs, "TKPR_a2", seed=seed, loss__k=k, optimizer={"lr": 0.01}, **final)
-        names[k] = runs / TABLE / "features" / "tkpr_a2" / f"K = {k}"
-        made["folder"].parent.rename(names[k])
+        for draw in ({}, {"labels": {"seed": 1}}):
+            for seed in (0, 1):
+                made = write_run(
+                    runs, "TKPR_a2", seed=seed, loss__k=k, optimizer={"lr": 0.01}, **draw, **final
+                )
+            names[k, *draw] = runs / TABLE / "features" / "tkpr_a2" / f"K = {k} {draw}"
+            made["folder"].parent.rename(names[k, *draw])
     best = winner(row, GRID, load_runs(runs), "mAP@3")
-    assert superseded(row, best, GRID, load_runs(runs)) == [names[2]]
+    assert superseded(row, best, GRID, load_runs(runs)) == [names[2,]]
+    again = ["labels.seed=1"]
+    both = sorted([names[2,], names[2, "labels"]])
+    assert superseded(row, best, GRID, load_runs(runs), again) == both
     monkeypatch.setattr(sweep, "train", lambda configs: None)
     given = {"table": TABLE, "budget": "features", "monitor": "mAP@3", "runs": runs}
-    given |= {"dry_run": False, "seeds": ["0", "1"], "tries": 6, "again": []}
+    given |= {"dry_run": False, "seeds": ["0", "1"], "tries": 6, "again": again}
     tune["tune"](row, ["method=tkpr_a2"], Namespace(**given))
     notes = [line for line in capsys.readouterr().out.splitlines() if "no longer" in line]
-    (note,) = notes
-    assert note.endswith(f"delete before tables.py: {names[2]}")
+    assert [Path(note.partition("delete before tables.py: ")[2]) for note in notes] == both
 
 
 def test_a_search_goes_beyond_the_ends_of_its_grid():

@@ -287,7 +287,9 @@ def chosen_words(best: Candidate, grid: Grid) -> list[str]:
     return [*grid_words(grid, values), *best.retrain_words]
 
 
-def superseded(row: PlannedRun, best: Candidate, grid: Grid, runs: Iterable[Run]) -> list[Path]:
+def superseded(
+    row: PlannedRun, best: Candidate, grid: Grid, runs: Sequence[Run], again: Sequence[str] = ()
+) -> list[Path]:
     """Folders of final runs with settings that were the best before a search went on.
 
     Args:
@@ -295,10 +297,13 @@ def superseded(row: PlannedRun, best: Candidate, grid: Grid, runs: Iterable[Run]
         best: the winner of the search.
         grid: the values searched, by setting.
         runs: finished runs.
+        again: words with which the best was trained once more, such as ``labels.seed=1``.
     """
     chosen = tuple(_plain(best.run.settings.get(key)) for key in grid)
+    once_more = {key: [value] for key, _, value in (word.partition("=") for word in again)}
     final = matching(row, grid, runs, held_out=False)
-    return sorted({run.folder.parent for values, run in final if values != chosen})
+    final += matching(row, {**grid, **once_more}, runs, held_out=False) if once_more else []
+    return sorted({run.folder.parent for values, run in final if values[: len(grid)] != chosen})
 
 
 def at_an_edge(best: Candidate, grid: Grid) -> list[str]:
