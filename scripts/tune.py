@@ -8,8 +8,8 @@ values named for learning rate, weight decay, temperature and a competitor's own
 trainer.patience=5 every run of the search stops early, and the best is trained for as many epochs
 as it took. With --again the best is also trained with other words, such as another draw of the
 labels. Values named on the command line replace those of the files. Finished runs are skipped, so
-the same command continues where it was stopped. At --budget paper the values are the ones that the
-paper searches (Sec. 6, App. E).
+the same command continues where it was stopped; those of the search keep no last.ckpt. At --budget
+paper the values are the ones that the paper searches (Sec. 6, App. E).
 
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features --seeds 0 1 2
 python scripts/tune.py voc2012_mlml_ranking_resnet50 --budget features loss.k=5 optimizer.lr=1,2
@@ -134,8 +134,10 @@ def tune(row: "PlannedRun", words: list[str], arguments: argparse.Namespace) -> 
                         print(f"counts as the worst: {error}", flush=True)
                         diverged.add(values)
                 tried = settings
+                drop_checkpoints(matching(row, grid, finished(row, arguments), held_out=True))
         elif untried(row, grid, finished(row, arguments), monitor):
             train(*searching, *sweep)
+            drop_checkpoints(matching(row, grid, finished(row, arguments), held_out=True))
     if arguments.dry_run:
         return
     if grid or len(final) < len(words):
@@ -158,6 +160,14 @@ def tune(row: "PlannedRun", words: list[str], arguments: argparse.Namespace) -> 
         train(*final, *chosen, seeds)
     if arguments.again:  # finished runs are skipped
         train(*final, *chosen, *arguments.again, seeds)
+
+
+def drop_checkpoints(found: list[tuple["Values", "Run"]]) -> None:
+    """Delete the states of finished runs of a search: no one resumes them, and they fill disks."""
+    from tkpr.training import state
+
+    for _, run in found:
+        state.path(run.folder).unlink(missing_ok=True)
 
 
 def check_data(found: list[tuple["Values", "Run"]], words: list[str]) -> None:

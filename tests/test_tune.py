@@ -300,6 +300,36 @@ def test_what_is_finished_is_not_started_again(searched, tune, monkeypatch):
     assert started[1:] == [["method=tkpr_a2", *words]]
 
 
+@pytest.mark.parametrize("tries", [None, 6])
+def test_finished_runs_of_a_search_keep_no_checkpoint(tries, searched, tune, monkeypatch):
+    """Hundreds of them fill a disk; final runs and runs with other settings keep theirs."""
+    runs, row = searched
+    place = {"table": TABLE, "budget": "features", "skill": 1, "loss__k": 4}
+    final = write_run(runs, "TKPR_a2", optimizer={"lr": 0.01}, **place)["folder"]
+    final.rename(final := runs / TABLE / "features" / "tkpr_a2" / "final")
+    of_the_search = [run.folder for run in load_runs(runs) if run.held_out]
+    unfinished, hidden = of_the_search[0], "metrics.json.away"
+    (unfinished / "metrics.json").rename(unfinished / hidden)
+    for folder in (final, *of_the_search):
+        (folder / "last.ckpt").touch()
+    seen = []
+
+    def finish(*_):
+        seen.append([folder for folder in of_the_search if (folder / "last.ckpt").exists()])
+        if (unfinished / hidden).exists():
+            (unfinished / hidden).rename(unfinished / "metrics.json")
+
+    monkeypatch.setattr(sweep, "train", finish)
+    monkeypatch.setattr(sweep, "train_here", finish)
+    given = {"table": TABLE, "budget": "features", "monitor": "mAP@3", "runs": runs}
+    given |= {"dry_run": False, "seeds": ["0"], "tries": tries, "again": []}
+    tune["tune"](row, ["method=tkpr_a2"], Namespace(**given))
+    assert seen[0] == of_the_search
+    left = [folder for folder in of_the_search if (folder / "last.ckpt").exists()]
+    assert len(left) == 2  # of other settings, which are none of this search's
+    assert (final / "last.ckpt").exists()
+
+
 def test_a_search_of_few_settings_climbs_to_the_best():
     """As many runs for every row, none twice; the random half depends on the grid alone."""
     wide = {name: list("123456789") for name in ("optimizer.lr", "loss.k", "trainer.temperature")}
