@@ -5,6 +5,7 @@ import errno
 import json
 import logging
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,21 @@ def test_an_unreadable_image_is_named_or_left_out(words, tmp_path, caplog):
 
     with pytest.raises(ValueError, match=r"1 images could not be read .* is photos/03\.jpg: set"):
         train(*words, folder=tmp_path / "strict again")
+
+
+def test_whichever_process_stores_maps_is_heard(words, tmp_path, caplog, request):
+    """Of several, any may be the first; all but rank 0 log errors alone."""
+    (tmp_path / "data" / "photos" / "03.jpg").write_bytes(b"not a picture")
+    logger = logging.getLogger("tkpr")
+    request.addfinalizer(partial(logger.setLevel, logger.level))
+    logger.setLevel(logging.ERROR)
+    train(*words, "dataset.on_error=skip", folder=tmp_path / "run")
+    assert logger.level == logging.ERROR
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0].startswith("storing the maps of")
+    assert said[1] == "left out, because it cannot be read: photos/03.jpg"
+    assert said[2].startswith("stored in")
+    assert len(said) == 3
 
 
 @pytest.mark.parametrize("what", ["maps", "header"])

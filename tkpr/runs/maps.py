@@ -73,11 +73,12 @@ def stored_maps(cfg: DictConfig, data: MultiLabelData, *, batch_size: int = 32) 
                 )
                 for part in (data.train, data.test)
             ]
-            extract(
-                *(file, header, network.to(device), parts, pipeline.finish),
-                batch_size=batch_size,
-                num_workers=cfg.trainer.num_workers,
-            )
+            with heard():
+                extract(
+                    *(file, header, network.to(device), parts, pipeline.finish),
+                    batch_size=batch_size,
+                    num_workers=cfg.trainer.num_workers,
+                )
         maps = read_maps(file, header)
     if len(maps.unreadable) and on_error == "raise":
         ids = [name for name in data.train.ids for _ in range(2)] + list(data.test.ids)
@@ -207,3 +208,15 @@ def extract(
     with bar, explain_dead_worker():
         write_maps(file, header, shape, batches, unreadable)
     log.info("stored in %.0f s", time.monotonic() - started)
+
+
+@contextlib.contextmanager
+def heard() -> Iterator[None]:
+    """Log from this process, too, if only rank 0 does: any rank may be the one to store maps."""
+    logger = logging.getLogger("tkpr")
+    level = logger.level
+    logger.setLevel(min(level, logging.INFO))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
